@@ -9,6 +9,7 @@ from typing import Any
 
 from torchledger.capturing.eager import EagerCount, count_eager
 from torchledger.capturing.session import Capture
+from torchledger.capturing.watcher import Watcher
 from torchledger.nouns import Breakdown
 from torchledger.planning.plan import DEFAULT_DEVICE, Plan, plan_program
 from torchledger.profiling.profile import (
@@ -23,6 +24,9 @@ from torchledger.profiling.profile import step as end_of_step
 class CapturedRun(Capture):
     """A running capture; what ``torchledger.capture`` gives."""
 
+    has_profiled = False
+    """True once it was asked for a profile."""
+
     def profile(
         self, step_fn: Callable[[], Any], *, warmup: int = DEFAULT_WARMUP, repeats: int = DEFAULT_REPEATS
     ) -> Breakdown:
@@ -31,6 +35,7 @@ class CapturedRun(Capture):
         Raises ``MeasureError`` if the step ran nothing compiled, or only what C++ wrappers (``cpp_wrapper=True``) call,
         which takes ``capture(path, profile=True)`` before compiling.
         """
+        self.has_profiled = True
         return profile(self, step_fn, warmup=warmup, repeats=repeats)
 
     def count_eager(self, step_fn: Callable[[], Any]) -> EagerCount:
@@ -74,9 +79,9 @@ def capture(
     """Record every kernel launch of what is compiled inside the ``with`` block into a ledger at ``path``.
 
     ``profile=True`` compiles C++ wrappers (``cpp_wrapper=True``) so that a profiler can see what they call, for
-    ``run.profile``; all else it sees anyway. ``stages=True`` also keeps each graph's stages as text, from what Dynamo
-    traced to Inductor's fused IR, for ``torchledger show --stage``. Raises ``StoreError`` if the file exists (without
-    ``force``) or cannot be written.
+    ``run.profile``, which alone times anything; all else it sees anyway. ``stages=True`` also keeps each graph's stages
+    as text, from what Dynamo traced to Inductor's fused IR, for ``torchledger show --stage``. Raises ``StoreError`` if
+    the file exists (without ``force``) or cannot be written.
 
     >>> with torchledger.capture("gpt.ledger") as run:  # doctest: +SKIP
     ...     torch.compile(model)(x).sum().backward()
@@ -85,4 +90,17 @@ def capture(
     run.keeps_stages = stages
     if profile:
         run.watch(KernelVisibility())
+        run.watch(_UnaskedProfile(run))
     return run
+
+
+class _UnaskedProfile(Watcher):
+    """Notes at the end that a capture that was to be profiled never was: ``profile=True`` alone times nothing."""
+
+    def __init__(self, run: CapturedRun) -> None:
+        self._run = run
+
+    def on_close(self) -> bool:
+        if not self._run.has_profiled:
+            self._run.note("capture(profile=True) times nothing by itself: run.profile(step) does, and was not called")
+        return True

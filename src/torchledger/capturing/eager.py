@@ -29,6 +29,7 @@ def count_eager(capture: Capture, step_fn: Callable[[], Any]) -> EagerCount:
 
     from torchledger._torch.flops import added_formulas
 
+    capture.check_is_running()
     counter = FlopCounterMode(display=False, custom_mapping=added_formulas())
     with torch.compiler.set_stance("force_eager"), counter:
         step_fn()

@@ -1,4 +1,5 @@
-"""What ``torch.compile`` was asked for and left to run eagerly: it has no entries, so the ledger says what it was."""
+"""What ``torch.compile`` was asked for and left to run eagerly: only a recorded step has entries of it, so the ledger
+says what it was."""
 
 from __future__ import annotations
 
@@ -9,11 +10,13 @@ from torchledger._torch.dynamo import COMPILED, FRAMES, runs_exported, runs_pack
 _LISTED = 5
 
 
-def graph_breaks_note(before: Counter[str], after: Counter[str]) -> str | None:
+def graph_breaks_note(before: Counter[str], after: Counter[str], *, has_graphs: bool = True) -> str | None:
     """One sentence on the frames that were not compiled and the reasons that broke graphs; ``None`` if there are none.
 
-    >>> graph_breaks_note(Counter(), Counter({"frames": 3, "compiled frames": 2, "call of print": 1}))
-    'torch.compile compiled 2 of 3 frames; what it left to run eagerly has no entries here: call of print (once)'
+    ``has_graphs``: the capture heard of a graph. Dynamo counts a frame as compiled also where nothing was left of it.
+
+    >>> graph_breaks_note(Counter(), Counter({"frames": 3, "compiled frames": 2, "print": 1}))
+    'torch.compile compiled 2 of 3 frames; what it left to run eagerly is only in a recorded step: print (once)'
     """
     new = after - before
     frames, compiled = new.pop(FRAMES, 0), new.pop(COMPILED, 0)
@@ -22,8 +25,13 @@ def graph_breaks_note(before: Counter[str], after: Counter[str]) -> str | None:
     reasons = [f"{reason} ({'once' if count == 1 else f'{count:,} times'})" for reason, count in new.most_common()]
     if len(reasons) > _LISTED:
         reasons[_LISTED:] = [f"and {len(reasons) - _LISTED:,} other reasons"]
-    text = f"torch.compile compiled {compiled:,} of {frames:,} frame{'s' * (frames != 1)}"
-    what = "; what it left to run eagerly has no entries here"
+    given = f"{frames:,} frame{'s' * (frames != 1)}"
+    text = (
+        f"torch.compile compiled {compiled:,} of {given}"
+        if has_graphs
+        else f"torch.compile gave Inductor no graph of {given}"
+    )
+    what = "; what it left to run eagerly is only in a recorded step"
     return f"{text}{what}: {'; '.join(reasons)}" if reasons else f"{text}{what}"
 
 

@@ -301,9 +301,16 @@ def run_warnings(
     if not runs:
         found.append("nothing was captured: see the messages above.")
     elif not graphs and not has_children:
-        unknown = "is torch.compile called?" if was_ended else "the process ended without ending its ledger."
-        found.append(f"no compiled graph: {runs[-1].left_eager or unknown}")
+        found.append(f"no compiled graph: {runs[-1].left_eager or _why_no_graph(runs[-1], was_ended=was_ended)}")
     return (*found, *_lowered_again(graphs))
+
+
+def _why_no_graph(run: Run, *, was_ended: bool) -> str:
+    if not was_ended:
+        return "the process ended without ending its ledger."
+    if run.status == "failed" and run.exit_code:
+        return f"the script ended with exit code {run.exit_code} before one was compiled."
+    return "is torch.compile called?"
 
 
 def _lowered_again(graphs: Sequence[Graph]) -> Iterator[str]:

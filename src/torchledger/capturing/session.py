@@ -30,7 +30,7 @@ from torchledger.capturing.watcher import Watcher
 from torchledger.capturing.wrapper_code import find_calls
 from torchledger.device import describe as device
 from torchledger.device.host import known_host
-from torchledger.errors import StoreError, TorchledgerError
+from torchledger.errors import StoreError, TorchledgerError, UsageError
 from torchledger.nouns import Compilation, Device, Direction, Environment, Gap, Graph, Launch, Run
 from torchledger.nouns.run import ValuesLack
 from torchledger.signals import let_through, signals_deferred
@@ -78,7 +78,7 @@ class Capture:
         self._numbers: dict[str | None, int] = {}
         self._next_number = 0
         self._kernels: set[tuple[str, str]] = set()
-        self._is_ready = False
+        self._is_ready = self._has_ended = False
         self._losses: list[Gap] = []
         self._n_heard = self._n_written = 0
         self._fault: Exception | None = None
@@ -172,6 +172,11 @@ class Capture:
         with self._lock:
             self._open().add(*records)
 
+    def check_is_running(self) -> None:
+        """Raise ``UsageError`` if this capture has ended: to open its ledger again would begin, or replace, it."""
+        if self._has_ended and os.getpid() == self._owner:
+            raise UsageError(f"the capture of {self.path} has ended: ask it inside its with block.")
+
     def own_path(self) -> Path:
         """This process's ledger, which is opened: only then does a rank, or another child, know its name."""
         with self._lock:
@@ -199,6 +204,7 @@ class Capture:
                     self._losses.append(Gap("run", "end", f"could not be told: {type(error).__name__}: {error}"))
                     self._end_at_least(status, exit_code)
                 self._try("closing", self._writer.close, None)
+                self._has_ended = True
             elif self._n_written < self._n_heard and os.getpid() == self._owner:
                 sys.stderr.write(f"torchledger: {self._lost()}\n")
             self._writer = None
@@ -206,7 +212,10 @@ class Capture:
     def _finish(self, status: str, exit_code: int | None) -> None:
         before, breaks = self._eager_before, None
         if before is not None:
-            breaks = self._try("graph breaks", lambda: graph_breaks_note(before, eager_counts()), None)
+            has_graphs = self._n_heard > 0
+            breaks = self._try(
+                "graph breaks", lambda: graph_breaks_note(before, eager_counts(), has_graphs=has_graphs), None
+            )
             if breaks is None and not self._n_heard:
                 breaks = self._try("graphs", lambda: absent_graphs_note(before), None)
             if breaks is not None:
@@ -282,7 +291,7 @@ class Capture:
             self._writer = None
             self._parent = self.run.run_id
             self._is_child = True
-            self._has_own_path = False
+            self._has_ended = self._has_own_path = False
             self._names.clear()
             self._numbers.clear()
             self._next_number = 0
@@ -298,6 +307,7 @@ class Capture:
             )
             atexit.register(self.close)
         if self._writer is None:
+            self.check_is_running()
             if not self._has_own_path:
                 self.path, self._force = child_path(self._parent_path), True
                 self._has_own_path = True

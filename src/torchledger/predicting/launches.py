@@ -157,8 +157,17 @@ def is_foreign(model: TimeModel, launch: Launch) -> bool:
     return launch.device.partition(":")[0] != model.machine.device.kind and model.machine.device.kind != "unknown"
 
 
+def was_measured_elsewhere(prediction: Prediction) -> bool:
+    """True where what was measured of a launch ran on another kind of device: the two times cannot be compared."""
+    return _BY_SIZES in (prediction.note or "")
+
+
+_BY_SIZES = "priced by its loops or sizes"
+"""How a kernel that the model's device does not run is priced; stored notes say so, too."""
+
+
 def _as_foreign(model: TimeModel, launch: Launch, found: Prediction) -> Prediction:
-    own = f"a kernel for {launch.device}, which {model.device} does not run: priced by its loops or sizes"
+    own = f"a kernel for {launch.device}, which {model.device} does not run: {_BY_SIZES}"
     return replace(found, range="extrapolated", note="; ".join(note for note in (own, found.note) if note))
 
 

@@ -82,6 +82,9 @@ _MOST_NAMED = 4
 NO_STEP = "the ledger holds no step: each graph is counted once, and what ran outside graphs is not in it"
 """What is noted of a price that is not of a whole step."""
 
+_CALLS_OF_CPU = "eager calls are those that a CPU was given: optimizers are other operators (foreach, fused) on a GPU"
+"""What is noted of a price on a GPU whose record is a CPU's."""
+
 _FUSED = ("launch:fused/pointwise", "launch:fused/reduction")
 """Entries that every model of steps has: where they have no rows, launches of that device taught nothing."""
 
@@ -228,6 +231,11 @@ def predict_step(
         decided_by=decided_by,
     )
     return step, predictions
+
+
+def ran_elsewhere(step: StepPrediction) -> bool:
+    """True where the ledger's step ran on another kind of device: its measured times say nothing of this price."""
+    return bool(step.foreign_us) or _CALLS_OF_CPU in step.notes
 
 
 def _predict_called(
@@ -490,9 +498,7 @@ def _record_notes(model: TimeModel, record: StepTotals | None, launches: Sequenc
     if repeated := sum(call.repeated for call in untold):
         notes.append(f"{repeated:,} launches that loops in compiled graphs made again are not in its price")
     if _ran_on_cpu(record) and model.machine.device.kind != "cpu":
-        notes.append(
-            "eager calls are those that a CPU was given: optimizers are other operators (foreach, fused) on a GPU"
-        )
+        notes.append(_CALLS_OF_CPU)
     if own := _of_own_operators(record, launches):
         named = ", ".join(own[:_MOST_NAMED]) + (" and others" if len(own) > _MOST_NAMED else "")
         notes.append(f"what {named} computes is not known: it is priced by its bytes alone, and may take much longer")

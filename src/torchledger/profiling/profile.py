@@ -475,8 +475,11 @@ def profile(
 ) -> Breakdown:
     """Profile ``step_fn`` under a capture: warm up, time it plainly, then record ``repeats`` calls.
 
-    Raises ``MeasureError`` if nothing was recorded.
+    Raises ``MeasureError`` if nothing was recorded, ``UsageError`` once the capture has ended.
     """
+    if warmup < 0 or repeats < 1:
+        raise ValueError(f"a profile takes warmup >= 0 and repeats >= 1, not warmup={warmup}, repeats={repeats}")
+    capture.check_is_running()
     silence_kineto()
     profiler = StepProfiler(capture, warmup=warmup, repeats=repeats, after_us=0.0)
     capture.watch(profiler)

@@ -14,6 +14,8 @@ from torchledger.nouns import (
     ValueFinding,
     ValueStats,
 )
+from torchledger.predicting.launches import was_measured_elsewhere
+from torchledger.predicting.step import ran_elsewhere
 from torchledger.reporting.html_texts import Texts, clean, finite, in_words, looked_up, rounded, sizes_text
 from torchledger.store import LedgerReader
 from torchledger.store.latest import latest
@@ -117,13 +119,15 @@ def predictions_plain(
 ) -> dict[str, Any] | None:
     """What was predicted of launches and of steps, beside what was measured."""
     rows: list[list[Any]] = []
-    left_out = 0
+    left_out = elsewhere = 0
     for each in (*reader.iterate(Prediction), *(one for one in further if isinstance(one, Prediction))):
         if len(rows) >= MOST_PREDICTIONS:
             left_out += 1
             continue
         times = measured.get(each.subject, ())
         truth = next((time for time in times if time.kind == "profile"), None) or next(iter(times), None)
+        if truth is not None and was_measured_elsewhere(each):
+            truth, elsewhere = None, elsewhere + 1
         rows.append(
             [
                 texts.place(each.subject),
@@ -154,12 +158,14 @@ def predictions_plain(
             "eager_us": each.eager_us,
             "collectives_us": each.collectives_us,
             "notes": [in_words(note) for note in each.notes],
-            "launches": each.launches,
+            "priced": each.launches + each.eager_calls,
             "extrapolated": each.extrapolated,
-            "unlearned": each.unlearned,
             "measured_us": each.measured_us,
+            "is_comparable": not ran_elsewhere(each),
             "is_host_bound": each.is_host_bound,
         }
         for each in (*reader.iterate(StepPrediction), *(one for one in further if isinstance(one, StepPrediction)))
     ]
-    return {"rows": rows, "left_out": left_out, "steps": steps} if rows or steps else None
+    if not rows and not steps:
+        return None
+    return {"rows": rows, "left_out": left_out, "elsewhere": elsewhere, "steps": steps}

@@ -73,12 +73,17 @@ def why_no_graph(summary: Summary) -> tuple[str, ...]:
         if summary.step is not None
         else "Of a model that runs eagerly `torchledger run --profile` records steps: those that end with an "
         "optimizer's step or with torchledger.step(). Processes that a script starts by multiprocessing are not "
-        "recorded: use torchledger.capture(path, profile=True) in what they run."
+        "recorded: use torchledger.capture(path) and its profile(step) in what they run."
     )
     return (f"No compiled graph: is torch.compile called? {eager}",)
 
 
 _LISTED = 5
+
+
+def _is_of_sizes(compiled: CompilationFacts) -> bool:
+    """True where each guard that failed (``"0/1: GUARD; 0/0: GUARD"``) asked for a size or a stride."""
+    return all("size" in guard or "stride" in guard for guard in (compiled.reason or "").split("; "))
 
 
 def _recompilation_remarks(graphs: Sequence[GraphFacts], compiled: Sequence[CompilationFacts]) -> list[str]:
@@ -101,7 +106,9 @@ def _recompilation_remarks(graphs: Sequence[GraphFacts], compiled: Sequence[Comp
     if len(again) > _LISTED:
         reasons.append(f"{len(again) - _LISTED:,} further compilations of the same frames; --json lists them all.")
     if all(numbers[-1] for numbers in recompiled.values()):
-        return [f"{sentence}, the last time with symbolic sizes: other sizes need no further compilation.", *reasons]
+        others = "" if all(map(_is_of_sizes, again)) else ", though what else failed below may"
+        said = f"{sentence}, the last time with symbolic sizes: other sizes need no further compilation{others}."
+        return [said, *reasons]
     if not again:
         return [f"{sentence}: TORCH_LOGS=recompiles says why, dynamic=True may compile once for all sizes."]
     is_size = any("size mismatch" in (each.reason or "") for each in again)

@@ -7,7 +7,8 @@ from typing import Any
 
 from torchledger.nouns import Launch, Prediction, StepPrediction
 from torchledger.predicting.job import RankPrediction, slowest
-from torchledger.predicting.step import NO_STEP
+from torchledger.predicting.launches import was_measured_elsewhere
+from torchledger.predicting.step import NO_STEP, ran_elsewhere
 from torchledger.reporting.columns import counted, format_bytes, format_share, format_us
 from torchledger.reporting.document import Block, Document, Facts, Section, Sentence, Table, as_plain, columns, joined
 from torchledger.reporting.step import PHASE_WORDS
@@ -72,8 +73,8 @@ def step_document(
         share = format_share(step.unlearned_us / step.device_us) if step.device_us else "?"
         blocks.append(
             Sentence(
-                f"{counted(step.unlearned, 'launch')} and eager calls ({share} of the device time) are of "
-                "kinds that the model has not learned.",
+                f"Of launches and eager calls, {step.unlearned:,} ({share} of the device time) are of kinds that the "
+                "model has not learned.",
                 "bad",
             )
         )
@@ -88,7 +89,7 @@ def step_document(
             item.duration_us,
             item.duration_us * calls[item.subject],
             measured.get(item.subject),
-            None if step.foreign_us else _error(item, measured),
+            _error(item, measured),
             item.range,
         )
         for item in predictions
@@ -158,7 +159,7 @@ def job_steps_as_plain(ranks: Sequence[RankPrediction]) -> Mapping[str, Any]:
 
 def _beside(measured_us: float, predicted_us: float, step: StepPrediction) -> str:
     """A measured time and what the prediction makes of it; of another kind of device nothing can be compared."""
-    if step.foreign_us:
+    if ran_elsewhere(step):
         return f"{format_us(measured_us)} on the device of the record"
     return f"{format_us(measured_us)} (predicted {100 * (predicted_us / measured_us - 1):+.1f} %)"
 
@@ -204,4 +205,6 @@ def step_as_plain(
 
 def _error(item: Prediction, measured: Mapping[str, float]) -> float | None:
     time_us = measured.get(item.subject)
-    return 100 * (item.duration_us / time_us - 1) if time_us else None
+    if not time_us or was_measured_elsewhere(item):
+        return None
+    return 100 * (item.duration_us / time_us - 1)

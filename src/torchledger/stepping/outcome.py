@@ -129,7 +129,10 @@ class Outcome:
         if found.times is not None and self.why_not is not None:
             notes.append(f"after the profiled steps nothing was recorded: {self.why_not}")
         elif found.times is not None and found.memory is None and self.why_not_heard is None:
-            notes.append("no step was heard after the profiled ones: its storages and its lines are not known")
+            notes.append(
+                "no step was heard after the profiled ones: its storages and its lines are not known, and what runs "
+                "eagerly between the forward's last graph and the backward counts as loss"
+            )
         return notes
 
     def _said_of_later(self, own_later: int) -> tuple[str, ...]:

@@ -158,7 +158,7 @@ def test_a_locked_ledger_is_called_locked(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("name", ["own_rank", "own_world_size", "eager_counts", "graph_breaks_note"])
 def test_a_run_that_cannot_be_described_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    def fail(*arguments: object) -> None:
+    def fail(*arguments: object, **named: object) -> None:
         raise RuntimeError("planted")
 
     monkeypatch.setattr(session, name, fail)

@@ -57,6 +57,10 @@ def write_script(folder: Path, *parts: str) -> Path:
         ([], "nothing was captured"),
         ([make_run()], "no compiled graph: is torch.compile called?"),
         (
+            [make_run(status="failed", exit_code=2)],
+            "no compiled graph: the script ended with exit code 2 before one was compiled.",
+        ),
+        (
             [make_run(left_eager="torch.compile compiled 0 of 1 frame")],
             "no compiled graph: torch.compile compiled 0 of",
         ),

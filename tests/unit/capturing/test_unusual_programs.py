@@ -75,7 +75,9 @@ def test_code_that_dynamo_left_to_run_eagerly_is_named_with_the_reason(tmp_path:
 
     capture_call(tmp_path / "a.ledger", lambda: torch.compile(broken)(torch.ones(3)))
     (note,) = notes_of(tmp_path / "a.ledger")
-    assert re.fullmatch(r"torch\.compile compiled 2 of 2 frames; .* no entries here: .*graph_break.* \(once\)", note)
+    assert re.fullmatch(
+        r"torch\.compile compiled 2 of 2 frames; .* only in a recorded step: .*graph_break.* \(once\)", note
+    )
 
 
 def test_a_model_that_dynamo_refuses_whole_is_not_called_uncompiled_by_its_user(tmp_path: Path) -> None:
@@ -83,7 +85,7 @@ def test_a_model_that_dynamo_refuses_whole_is_not_called_uncompiled_by_its_user(
     captured = capture_call(tmp_path / "a.ledger", lambda: recurrent(torch.ones(2, 3, 4)))
     assert captured.graphs == []
     (note,) = notes_of(tmp_path / "a.ledger")
-    assert note.startswith("torch.compile compiled 0 of 1 frame;")
+    assert note.startswith("torch.compile gave Inductor no graph of 1 frame; what it left to run eagerly is only in")
     with open_ledger(tmp_path / "a.ledger") as reader:
         assert not any("is torch.compile called?" in text for text in remarks(summarize_ledger(reader)))
 

@@ -28,13 +28,14 @@ _ON_A_CPU = "predict-step mlp_torchledger0.1.0_torch2.13_cpu.ledger.sqlite --dev
 _WIDTH = ("step.low_us", "step.high_us")
 
 CORRECTED = {
-    _ON_A_GPU: ("range", "extrapolated", *_WIDTH),
+    _ON_A_GPU: ("range", "extrapolated", "error_pct", *_WIDTH),
     _BLOCK: _WIDTH,
     f"{_BLOCK} --graphs": _WIDTH,
     _ON_A_CPU: ("step.duration_us", *_WIDTH),
 }
-"""What the earlier version said wrongly: it called kernels of a CPU inside what a GPU was measured at, had a launch
-widen a step by more than the launch takes, and added medians of launches where their sum is one of means."""
+"""What the earlier version said wrongly: it called kernels of a CPU inside what a GPU was measured at and compared
+their times with a GPU's, had a launch widen a step by more than the launch takes, and added medians of launches where
+their sum is one of means."""
 
 
 _ROUNDING = 3e-5

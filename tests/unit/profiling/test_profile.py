@@ -19,7 +19,7 @@ from torch import nn
 
 import torchledger
 from captured import read
-from torchledger.errors import MeasureError
+from torchledger.errors import MeasureError, UsageError
 from torchledger.nouns import Breakdown, Gap, Launch, Measurement, Profile, Step, StepCall, StepKind
 from torchledger.profiling.profile import attach, why_no_step
 from torchledger.profiling.records import over_steps, pair_with_ledger
@@ -105,6 +105,33 @@ def test_profiling_a_step_function_returns_its_breakdown(tmp_path: Path) -> None
     with open_ledger(tmp_path / "a.ledger") as ledger:
         (step,) = ledger.read(Step)
     assert (step.found_by, step.recorded) == ("call", 4)
+
+
+@pytest.mark.parametrize("settings", [{"warmup": -1}, {"repeats": 0}])
+def test_a_profile_of_no_steps_is_refused(tmp_path: Path, settings: dict[str, int]) -> None:
+    with (
+        torchledger.capture(tmp_path / "a.ledger") as run,
+        pytest.raises(ValueError, match=r"warmup >= 0 and repeats >= 1"),
+    ):
+        run.profile(lambda: torch.randn(3).sum(), **settings)
+
+
+def test_a_capture_that_has_ended_is_asked_no_more_and_keeps_its_ledger(tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    (tmp_path / "a.ledger").touch()
+    with torchledger.capture(tmp_path / "a.ledger", force=True) as run:
+        torch.compile(nn.Linear(4, 4))(torch.randn(2, 4))
+    for ask in (run.profile, run.count_eager):
+        with pytest.raises(UsageError, match="has ended: ask it inside its with block"):
+            ask(lambda: torch.randn(3).sum())
+    assert read(tmp_path / "a.ledger").graphs
+
+
+def test_a_capture_that_was_to_be_profiled_and_was_not_says_so(tmp_path: Path) -> None:
+    with torchledger.capture(tmp_path / "a.ledger", profile=True):
+        torch.randn(3).sum()
+    with open_ledger(tmp_path / "a.ledger") as ledger:
+        assert any("run.profile(step) does, and was not called" in note for note in ledger.run().notes)
 
 
 def test_a_step_that_compiles_nothing_has_its_operators(tmp_path: Path) -> None:

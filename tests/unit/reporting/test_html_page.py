@@ -279,6 +279,17 @@ def test_step_predictions_are_shown_with_what_was_measured(tmp_path: Path) -> No
     assert (step["us"], step["measured_us"], step["is_host_bound"]) == (11.0, 10.0, True)
 
 
+def test_what_a_cpu_measured_is_no_measure_of_a_price_on_a_gpu(tmp_path: Path) -> None:
+    launches = [make_launch(flops=2 * 64**3, device="cpu", category="cpp")]
+    with LedgerWriter(tmp_path / "cpu.ledger") as writer:
+        writer.add(make_run(), *launches, make_kernel(), Measurement("forward_0#0", "profile", "cpu_profiler", (40.0,)))
+    data, _ = read_page(render_report(tmp_path / "cpu.ledger", predict="H200"))
+    predictions = data["predictions"]
+    assert [row[8] for row in predictions["rows"]] == [None] and predictions["elsewhere"] == 1
+    assert not any(step["is_comparable"] for step in predictions["steps"])
+    assert [(step["extrapolated"], step["priced"]) for step in predictions["steps"]] == [(1, 1), (1, 1)]
+
+
 def test_a_step_is_predicted_launched_one_by_one_and_as_graphs(tmp_path: Path) -> None:
     data, _ = read_page(render_report(write_ledger(tmp_path / "a.ledger"), predict="H200"))
     steps = {step["mode"]: step["us"] for step in data["predictions"]["steps"]}

@@ -197,6 +197,22 @@ def test_a_frame_that_became_dynamic_needs_no_advice(tmp_path: Path) -> None:
     assert "other sizes need no further compilation" in _remarks(tmp_path / "x", make_run(), *graphs)
 
 
+@pytest.mark.parametrize(
+    ("reason", "end"),
+    [
+        ("tensor 'x' size mismatch at index 0", "further compilation."),
+        ("len(G['a']) == 1", "what else failed below may."),
+    ],
+)
+def test_a_dynamic_frame_is_not_called_settled_where_another_guard_failed(
+    tmp_path: Path, reason: str, end: str
+) -> None:
+    graphs = [make_graph(name=f"forward_{n}", compile_id=f"0/{n}", is_dynamic=n == 1) for n in range(2)]
+    summary = _summarize(tmp_path / "x", make_run(), *graphs, _compiled_again(0), _compiled_again(1, reason))
+    (said,) = (remark for remark in remarks(summary) if "symbolic sizes" in remark)
+    assert said.endswith(end)
+
+
 def test_times_alone_say_what_the_cache_held(tmp_path: Path) -> None:
     with LedgerWriter(tmp_path / "x") as writer:
         writer.add(make_run(), make_graph(), make_kernel(), make_launch(wrapper_line=1))

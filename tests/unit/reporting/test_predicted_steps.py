@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from factories import make_launch, make_step, make_step_call
 from torchledger.nouns import StepPrediction
-from torchledger.predicting.step import NO_STEP
+from torchledger.predicting.devices import find_model
+from torchledger.predicting.step import NO_STEP, predict_step
 from torchledger.reporting.document import Facts, Sentence
-from torchledger.reporting.steps import step_document
+from torchledger.reporting.steps import step_as_plain, step_document
+from torchledger.stepping.totals import total_step
 
 
 @pytest.mark.parametrize("holds_record", [True, False])
@@ -24,3 +27,23 @@ def test_graphs_priced_once_are_not_called_a_step_and_that_is_said_first(holds_r
     facts, *notes_told = rest
     assert isinstance(facts, Facts) and facts.rows[0][0] == "graphs, once each"
     assert [each.text for each in notes_told if isinstance(each, Sentence)] == ["Its profile saw several calls."]
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_what_a_cpu_measured_is_not_compared_with_a_price_on_a_gpu(is_compiled: bool) -> None:
+    launches = [make_launch(flops=2 * 64**3, device="cpu", category="cpp")] if is_compiled else []
+    calls = [make_step_call(name="aten::add", phase="forward", bytes_moved=4096, flops=0)]
+    graph_calls = {"forward_0": 1} if is_compiled else {}
+    record = total_step(make_step(clock="cpu_profiler", graph_calls=graph_calls), calls, {})
+    measured = {launch.launch_id: 40.0 for launch in launches}
+    step, predictions = predict_step(
+        find_model("H200"), launches, record=record, measured=measured, measured_us=9_000.0
+    )
+    facts = next(
+        block
+        for block in step_document(step, predictions, measured, launches).sections[0].blocks
+        if isinstance(block, Facts)
+    )
+    assert dict(facts.rows)["measured step"] == "9.00 ms on the device of the record"
+    plain = step_as_plain(step, predictions, measured, launches)
+    assert [(each["measured_us"], each["error_pct"]) for each in plain["launches"]] == [(40.0, None)] * len(launches)

@@ -24,7 +24,8 @@ function drawPredictions(section) {
       ["p90", `${formatShare(absolute[Math.min(absolute.length - 1, Math.floor(absolute.length * 0.9))])} (nine of ten err by less)`],
       ["bias", `${formatShare(mean(both.map(error)))} (mean signed error; below zero is too short)`],
       ["in interval", `${formatShare(inside / both.length)} (intervals claim ${formatShare(mean(both.map((row) => row[P.coverage])))})`],
-    ]) : element("p", { class: "quiet" }, "None of them has a measurement beside it."),
+    ]) : element("p", { class: "quiet" }, DATA.predictions.elsewhere
+      ? `${formatCount(DATA.predictions.elsewhere)} of them were measured on another kind of device, with which they cannot be compared.` : "None of them has a measurement beside it."),
     howToRead("Each point is one prediction; on the dashed line it would be right. The vertical bar is the interval in which the model expects the time.",
       "Inside, edge and extrapolated say how the work lies to what the model was trained on: within it, at its border, beyond it. Beyond it, trust neither the time nor the interval."),
   ]);
@@ -61,8 +62,8 @@ function predictedSteps() {
   return element("div", { class: "panel" }, element("h3", {}, isOne ? `A whole step on ${[...devices][0]}` : "A whole step"), smallTable(
     [...(isOne ? [] : [{ label: "device", align: "left" }]), { label: "launched", align: "left" }, { label: "predicted" }, { label: "interval" }, { label: "measured" }, { label: "error" }, { label: "kernels" }, { label: "eager" }, { label: "optimizer" }, { label: "gaps" }, { label: "host" }, { label: "bound by", align: "left" }, { label: "beyond training" }],
     steps.map((step) => [...(isOne ? [] : [step.device]), step.mode === "graphs" ? "as CUDA graphs" : "one by one", element("strong", {}, formatUs(step.us)), `${formatUs(step.low_us)} to ${formatUs(step.high_us)}`,
-      step.measured_us ? formatUs(step.measured_us) : "", step.measured_us ? formatShare(step.us / step.measured_us - 1) : "", formatUs(step.kernels_us), formatUs(step.eager_us + step.collectives_us), formatUs(step.optimizer_us),
-      formatUs(step.gaps_us), formatUs(step.host_us), step.is_host_bound ? "host" : "device", `${formatCount(step.extrapolated + step.unlearned)} of ${formatCount(step.launches)}`])),
+      step.measured_us ? formatUs(step.measured_us) : "", step.measured_us && step.is_comparable ? formatShare(step.us / step.measured_us - 1) : "", formatUs(step.kernels_us), formatUs(step.eager_us + step.collectives_us), formatUs(step.optimizer_us),
+      formatUs(step.gaps_us), formatUs(step.host_us), step.is_host_bound ? "host" : "device", `${formatCount(step.extrapolated)} of ${formatCount(step.priced)}`])),
     [...new Set(steps.flatMap((step) => step.notes))].map((note) => element("p", { class: "quiet" }, `${capital(note)}.`)),
     new Set(steps.map((step) => step.mode)).size > 1 ? element("p", { class: "quiet" }, "The ledger does not say how the measured step was launched: compare it with the row that applies.") : null);
 }
