@@ -37,17 +37,17 @@ DATA = Path(__file__).resolve().parent.parent / "data/h200/rank_hosts_torch2.11.
 def program_of_job(strategy: str, size: str, device: str) -> tuple[RankProgram, Any]:
     """The first rank of a job, planned for two of the device, and the fabric between them."""
     seen: list[tuple[Any, Any]] = []
-    original = planning.plan_price
+    original = planning.price_ranks
 
     def noted(programs: Any, model: Any, fabric: Any, *others: Any, **options: Any) -> Any:
         seen.append((programs[0], fabric))
         return original(programs, model, fabric, *others, **options)
 
-    planning.plan_price = noted  # type: ignore[assignment]
+    planning.price_ranks = noted  # type: ignore[assignment]
     try:
         plan_job(strategy, size, device)
     finally:
-        planning.plan_price = original
+        planning.price_ranks = original
     return seen[0]
 
 

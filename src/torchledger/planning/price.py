@@ -26,34 +26,6 @@ _COUNTS = 0.02
 _MOST_NAMED = 4
 
 
-def plan_price(
-    programs: Sequence[RankProgram],
-    model: TimeModel,
-    fabric: Fabric | None,
-    ranks_per_node: int | None = None,
-    *,
-    subject: str = "step",
-    mode: Mode = "eager",
-    host: Host | None = None,
-    sharing: Sharing | None = None,
-    allow_tf32: bool = False,
-    convolution_tf32: bool = True,
-) -> PlannedStep:
-    """The step of a world of which each distinct rank is given once; arguments and errors as ``price_ranks``."""
-    return price_ranks(
-        programs,
-        model,
-        fabric,
-        ranks_per_node,
-        subject=subject,
-        mode=mode,
-        host=host,
-        sharing=sharing,
-        allow_tf32=allow_tf32,
-        convolution_tf32=convolution_tf32,
-    )[0]
-
-
 def price_ranks(
     programs: Sequence[RankProgram],
     model: TimeModel,

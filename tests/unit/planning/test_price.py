@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.factories import make_buffer, make_launch, make_step_call
 
 from torchledger.errors import PredictError
-from torchledger.nouns import Host, PlannedStep, StepCall, TensorArgument
+from torchledger.fitting.time_model import TimeModel
+from torchledger.nouns import Fabric, Host, PlannedStep, StepCall, TensorArgument
 from torchledger.planning.fabric import find_fabric
-from torchledger.planning.price import plan_price
+from torchledger.planning.price import price_ranks
 from torchledger.planning.rank_entries import RankProgram
 from torchledger.planning.timeline import Sharing
 from torchledger.predicting.devices import find_model
@@ -22,6 +24,13 @@ MODEL = find_model("H200")
 FABRIC = find_fabric(device="NVIDIA H200")
 MIB = 2**20
 FREE = Sharing()
+
+
+def plan_price(
+    programs: list[RankProgram], model: TimeModel, fabric: Fabric | None, ranks_per_node: int | None = None, **how: Any
+) -> PlannedStep:
+    """The step alone."""
+    return price_ranks(programs, model, fabric, ranks_per_node, **how)[0]
 
 
 def product(order: int, phase: str = "forward", n: int = 4096) -> StepCall:
