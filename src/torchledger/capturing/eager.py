@@ -27,12 +27,18 @@ def count_eager(capture: Capture, step_fn: Callable[[], Any]) -> EagerCount:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
+    from torchledger._torch.alignments import read_lengths_first
     from torchledger._torch.flops import added_formulas
+    from torchledger._torch.patching import Patches
 
     capture.check_is_running()
-    counter = FlopCounterMode(display=False, custom_mapping=added_formulas())
-    with torch.compiler.set_stance("force_eager"), counter:
-        step_fn()
+    counter, patches = FlopCounterMode(display=False, custom_mapping=added_formulas()), Patches()
+    read_lengths_first(patches)
+    try:
+        with torch.compiler.set_stance("force_eager"), counter:
+            step_fn()
+    finally:
+        patches.undo()
     counts = {str(op): int(count) for op, count in counter.get_flop_counts().get("Global", {}).items()}
     ledger = capture.flops_by_op()
     result = EagerCount(flops_by_op=counts, ledger_flops=sum(ledger.values()))
