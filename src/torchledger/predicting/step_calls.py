@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from torchledger.errors import PredictError
 from torchledger.expecting.machine import Machine
@@ -59,12 +60,18 @@ def price_calls(model: TimeModel, calls: Sequence[StepCall], *, ran_on_cpu: bool
             continue
         if not is_priced(call, ran_on_cpu=ran_on_cpu):
             continue
-        key = replace(call, order=0, start_us=None, host_us=None, samples_us=(), sources=(), modules=(), streams=())
-        key = replace(key, predicted_us=None)
+        key = replace(call, order=0, **_OF_ONE_CALL)
         if key not in answers:
             answers[key] = _price(model, call, beside_scaler=beside_scaler)
         found.append((call, answers[key]))
     return found
+
+
+_OF_ONE_CALL: Mapping[str, Any] = {
+    **dict.fromkeys(("start_us", "host_us", "predicted_us")),
+    **dict.fromkeys(("samples_us", "sources", "modules", "streams"), ()),
+}
+"""What calls at the same sizes differ in, and their prices do not."""
 
 
 def predict_graph_collectives(
@@ -119,6 +126,8 @@ def is_recurrent_by_bytes(model: TimeModel, call: StepCall) -> bool:
 def _price(model: TimeModel, call: StepCall, *, beside_scaler: bool = False) -> Prediction:
     if is_of_sparse(call):
         return _by_bytes(model, replace(call, flops=None), "how many values a sparse matrix has decides its time")
+    if (by_parts := price_by_parts(model, call)) is not None:
+        return by_parts
     question = None if _is_of_wide_numbers(call) else question_of(call)
     names = dict.fromkeys((known_name(call.name, beside_scaler=beside_scaler), call.name))
     keys = [key for name in names for key in cost_keys(name, call.arguments, call.settings)]
@@ -126,8 +135,6 @@ def _price(model: TimeModel, call: StepCall, *, beside_scaler: bool = False) -> 
     dtype = call.arguments[0].dtype if call.arguments else None
     others = (f"{call.name} {dtype}", call.name, f"{call.name} across")
     cost = cost_of((*keys, *others), model.extras, call.bytes_moved)
-    if (by_parts := price_by_parts(model, call)) is not None:
-        return by_parts
     # What the catalogue says of a list is of tensors alike: in a list of a model's, some fill blocks and most do not.
     is_described = question is not None and question.note is None and not is_over_lists(call)
     if cost is not None and call.bytes_moved is not None and not is_described and not _is_product(call):

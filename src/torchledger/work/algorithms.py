@@ -40,8 +40,8 @@ class _Call:
     is_backward: bool
 
     @property
-    def of_single_precision(self) -> bool:
-        return self.tensors[0].dtype == "float32"
+    def precision(self) -> str:
+        return "float32" if self.tensors[0].dtype == "float32" else "half"
 
     def number(self, name: str, default: int | None = None) -> int:
         """The one number under a name; a ``LookupError`` if there is none and no default."""
@@ -90,9 +90,8 @@ def _recurrent(call: _Call) -> Parts:
     gates = _GATES.get(mode, 1)
     turns = length * call.number("num_layers", 1) * directions
     plain, gated = _MOST_PERSISTENT_BACKWARD if call.is_backward else _MOST_PERSISTENT
-    dtype = call.tensors[0].dtype
-    is_persistent = hidden <= (plain if gates == 1 else gated) and dtype != "bfloat16"
-    way = f"{'persistent' if is_persistent else 'standard'}, {dtype if call.of_single_precision else 'half'}"
+    is_persistent = hidden <= (plain if gates == 1 else gated) and call.tensors[0].dtype != "bfloat16"
+    way = f"{'persistent' if is_persistent else 'standard'}, {call.precision}"
     return Parts(way, (1, turns, turns * gates * hidden**2 / 1e5, call.flops / 1e9, call.megabytes))
 
 
@@ -174,13 +173,12 @@ def _enlarged(call: _Call) -> Parts:
     rows, pixels = math.prod(small[:2]), math.prod(large)
     first = call.tensors[0]
     is_last = len(first.shape) > 2 and first.shape[1] > 1 and (first.stride or (0, 0))[1] == 1
-    way = f"channels {'last' if is_last else 'first'}, {'float32' if call.of_single_precision else 'half'}"
+    way = f"channels {'last' if is_last else 'first'}, {call.precision}"
     return Parts(way, (1, rows, rows * pixels / 1e6, rows * math.prod(small[2:]) / 1e6, pixels / 1e6))
 
 
 def _encoder(call: _Call) -> Parts:
-    way = "float32" if call.of_single_precision else "half"
-    return Parts(way, (1, call.flops / 1e9, call.megabytes, math.prod(call.shapes[0]) / 1e6))
+    return Parts(call.precision, (1, call.flops / 1e9, call.megabytes, math.prod(call.shapes[0]) / 1e6))
 
 
 def _ragged(call: _Call) -> Parts:
