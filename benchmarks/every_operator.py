@@ -62,12 +62,14 @@ def call(op: Any, sample: Any) -> Outcome:
     """What comes of one call forward and backward: an error's first line, or tensors."""
     import torch
 
+    from torchledger._torch.tensors import tensors_in
+
     torch.manual_seed(3)
     try:
         result = op(sample.input, *sample.args, **sample.kwargs)
-        found = list(_tensors(result))
+        found = list(tensors_in(result))
         roots = [each for each in found if each.requires_grad and each.dtype.is_floating_point]
-        given = [each for each in _tensors((sample.input, sample.args, sample.kwargs)) if each.requires_grad]
+        given = [each for each in tensors_in((sample.input, sample.args, sample.kwargs)) if each.requires_grad]
         given = [each for each in given if each.is_leaf]
         if roots and given:
             total = sum(each.sum() for each in roots)
@@ -75,19 +77,6 @@ def call(op: Any, sample: Any) -> Outcome:
         return "", [each.detach() for each in found]
     except Exception as error:
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}", []
-
-
-def _tensors(value: Any) -> Iterator[Any]:
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for each in value.values():
-            yield from _tensors(each)
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _tensors(each)
 
 
 def are_alike(one: Outcome, other: Outcome) -> bool:
@@ -104,33 +93,22 @@ def are_alike(one: Outcome, other: Outcome) -> bool:
     return True
 
 
-def heard(op: Any, sample: Any) -> tuple[Outcome, list[str]]:
-    """A call while its operators are recorded, and what went wrong in the recorder."""
+def listeners() -> dict[str, Callable[[], Any]]:
+    """What listens to a program: the recorder of its calls and the counter of its FLOPs."""
     from torchledger._torch.eager_calls import EagerCalls
+    from torchledger._torch.eager_flops import EagerFlops
 
-    listener = EagerCalls(lambda: None)
+    return {"recorded": lambda: EagerCalls(lambda: None), "counted": EagerFlops}
+
+
+def heard(listener: Any, op: Any, sample: Any) -> tuple[Outcome, list[str]]:
+    """A call while somebody listens, and what went wrong in the listener."""
     assert listener.start()
     try:
         outcome = call(op, sample)
     finally:
         listener.stop()
     return outcome, listener.faults
-
-
-def counted(op: Any, sample: Any) -> tuple[Outcome, list[str]]:
-    """A call while its FLOPs are counted, and what went wrong in the counter."""
-    from torchledger._torch.eager_flops import EagerFlops
-
-    counter = EagerFlops()
-    assert counter.start()
-    try:
-        outcome = call(op, sample)
-    finally:
-        counter.stop()
-    return outcome, counter.faults
-
-
-_WAYS: dict[str, Callable[[Any, Any], tuple[Outcome, list[str]]]] = {"recorded": heard, "counted": counted}
 
 
 def main() -> None:
@@ -161,8 +139,8 @@ def main() -> None:
                 unsteady += 1
                 continue
             calls += 1
-            for way, ask in _WAYS.items():
-                outcome, faults = ask(op, sample)
+            for way, listener in listeners().items():
+                outcome, faults = heard(listener(), op, sample)
                 changed = [] if are_alike(alone, outcome) else [outcome[0] or "another result"]
                 if changed or faults:
                     name, what = f"{op.name} {op.variant_test_name}".strip(), "; ".join(changed + faults)

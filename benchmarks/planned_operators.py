@@ -131,20 +131,6 @@ def moved(value: Any, device: str) -> Any:
     return value
 
 
-def tensors(value: Any) -> Iterator[Any]:
-    """All tensors in nested values."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for each in value.values():
-            yield from tensors(each)
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from tensors(each)
-
-
 def _copied(value: Any) -> Any:
     """What may be changed: a leaf that wants a gradient may not."""
     import torch
@@ -164,19 +150,21 @@ def call(case: Case, device: str, seconds: float) -> Outcome:
     """One call forward and backward on a device, for so many seconds at most."""
     import torch
 
+    from torchledger._torch.tensors import tensors_in
+
     outcome, stage = Outcome(), "inputs"
     sample, in_place = case.sample, case.in_place
     function = case.op.get_inplace() if in_place else case.op
     try:
         with _within(seconds):
             given = moved((sample.input, sample.args, sample.kwargs), device)
-            outcome.given = {each.device.type for each in tensors(given)}
+            outcome.given = {each.device.type for each in tensors_in(given)}
             stage = "forward"
             result = function(_copied(given[0]) if in_place else given[0], *given[1], **given[2])
-            found = list(tensors(result))
+            found = list(tensors_in(result))
             outcome.results = [fact_of(each) for each in found]
             roots = [each for each in found if each.requires_grad]
-            leaves = [each for each in tensors(given) if each.requires_grad]
+            leaves = [each for each in tensors_in(given) if each.requires_grad]
             stage = "backward"
             if roots and leaves:
                 ones = [torch.ones_like(each) for each in roots]
