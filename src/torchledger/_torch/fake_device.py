@@ -20,6 +20,7 @@ from torchledger._torch.fake_checkpoints import keep_checkpoints_away
 from torchledger._torch.fake_generators import let_states_be_unknown
 from torchledger._torch.fake_inductor import compile_for_fake_device
 from torchledger._torch.fake_library import CUDNN_VERSION, load_library
+from torchledger._torch.fake_profiler import profile_host_alone
 from torchledger._torch.fake_spawn import run_spawned_here
 from torchledger._torch.fake_stores import ask_for_world
 from torchledger._torch.fake_streams import StreamOrder, install_streams
@@ -75,6 +76,7 @@ class FakeDevice:
             compile_for_fake_device(patches, self.device, self.decisions, self.tensors)
             keep_checkpoints_away(patches, self.tensors.note)
             ask_for_world(patches)
+            profile_host_alone(patches)
             let_states_be_unknown(patches, self.tensors.note)
             self.threads.install(patches)
             self.processes = run_spawned_here(patches, self.index, self.count)
@@ -153,9 +155,18 @@ def _generators(count: int) -> tuple[_Generator, ...]:
     return made
 
 
-@contextlib.contextmanager
-def _capture_graph(*args: Any, **kwargs: Any) -> Iterator[None]:
-    yield
+def _captures(decisions: dict[str, int]) -> Callable[..., contextlib.AbstractContextManager[None]]:
+    """What captures a CUDA graph: it runs like any other code, and it is told that it is priced so."""
+
+    @contextlib.contextmanager
+    def graph(*args: Any, **kwargs: Any) -> Iterator[None]:
+        decisions[_CAPTURED] = decisions.get(_CAPTURED, 0) + 1
+        yield
+
+    return graph
+
+
+_CAPTURED = "a CUDA graph that the program captures is priced launch by launch, and what runs beside its replays is not"
 
 
 def properties_of(device: Device) -> Any:
@@ -253,7 +264,7 @@ def _answers_of_device(fake: FakeDevice) -> dict[str, Any]:
         "ipc_collect": _answer(None),
         "is_current_stream_capturing": _answer(False),
         "CUDAGraph": _Graph,
-        "graph": _capture_graph,
+        "graph": _captures(fake.decisions),
         "make_graphed_callables": lambda callables, *args, **kwargs: callables,
         "graph_pool_handle": _answer((0, 0)),
         "memory_usage": _answer(0),
