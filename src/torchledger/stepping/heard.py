@@ -27,6 +27,7 @@ from torchledger.stepping.record import (
     with_work,
 )
 from torchledger.traces.graph_marks import graph_mark
+from torchledger.work.host_waits import BARRIER, host_waits
 from torchledger.work.kernel_counts import kernel_count
 from torchledger.work.list_costs import BLOCKS_A_LAUNCH, CHUNK_ELEMENTS, TENSORS_A_LAUNCH
 from torchledger.work.op_costs import op_cost
@@ -82,8 +83,8 @@ def record_heard_step(
             continue
         places[each] = place
         made.append((_entry(place, heard[each]), heard[each]))
-        if _has_host_wait(heard[each]):
-            made.append((Entry("synchronization", _STREAM_WAIT, place + 1, 0, place + 1, place + 1), None))
+        for behind in range(place + 1, place + 1 + _host_waits(heard[each])):
+            made.append((Entry("synchronization", _STREAM_WAIT, behind, 0, behind, behind), None))
     whole = [entry for entry, _ in made]
     phases = phases_of(
         whole,
@@ -107,7 +108,7 @@ def record_heard_step(
             call = _as_copied(call, of_mode)
             call = replace(_with_kernels(call, of_mode, threads[of_mode.thread]), distributed=of_mode.distributed)
         elif entry.kind == "synchronization":
-            call = replace(call, sources=calls[-1].sources)  # of the copy that is waited for
+            call = replace(call, sources=calls[-1].sources)  # of the call that waits
         calls.append(call)
     operators = sum(call is not None and is_counted(call) for _, call in made)
     step = Step(
@@ -191,12 +192,16 @@ def _is_between_host_and_device(heard: EagerCall) -> bool:
     return bool(target) and _is_host(target) != _is_host(heard.device)
 
 
-def _has_host_wait(heard: EagerCall) -> bool:
-    """True for a copy that PyTorch waits for: one between host and device that is not asked to be non-blocking, and the
-    reading of one number."""
+def _host_waits(heard: EagerCall) -> int:
+    """How often the host waits for the device in a call: once for a copy between host and device that is not asked to
+    be non-blocking and for the reading of one number, else as the operator's own code does."""
     place = _NON_BLOCKING if heard.call.name == _MOVES else _NON_BLOCKING_COPY
     is_moved = _is_between_host_and_device(heard) and heard.call.constant(place) != "True"
-    return is_moved or _reads_a_number(heard)
+    if is_moved or _reads_a_number(heard):
+        return 1
+    # A barrier has no tensor of its own, and says that it is the host's.
+    is_on_host = heard.device is not None and _is_host(heard.device) and heard.call.name != BARRIER
+    return 0 if is_on_host else host_waits(heard.call)
 
 
 def _reads_a_number(heard: EagerCall) -> bool:
