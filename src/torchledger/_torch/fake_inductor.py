@@ -47,6 +47,7 @@ def compile_for_fake_device(patches: Patches, device: Device, decisions: dict[st
     _take_libraries(patches, note)
     _decide_padding(patches, device, note)
     _keep_first_splits(patches, note)
+    _part_products_and_collectives(patches, note)
 
 
 def _tell_of_device(patches: Patches) -> None:
@@ -144,6 +145,18 @@ def _keep_first_splits(patches: Patches, note: Callable[[str], None]) -> None:
     tuner = coordinate_descent_tuner.CoordescTuner
     if hasattr(tuner, "autotune_single_field"):  # torch 2.9 and before have no such reductions
         patches.set(tuner, "autotune_single_field", staticmethod(first))
+
+
+def _part_products_and_collectives(patches: Patches, note: Callable[[str], None]) -> None:
+    """Where products and collectives would become one operator (``_micro_pipeline_tp``), which nobody can price as
+    one, they stay what they are: each is priced, and they run one after the other."""
+    from torch._inductor.fx_passes import post_grad
+
+    def apart(graph: torch.fx.Graph) -> None:
+        note("products and collectives that would overlap (_micro_pipeline_tp): one after the other")
+
+    if hasattr(post_grad, "micro_pipeline_tp_pass"):
+        patches.set(post_grad, "micro_pipeline_tp_pass", apart)
 
 
 def _decide_padding(patches: Patches, device: Device, note: Callable[[str], None]) -> None:
