@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 
 from torchledger.books import read_step
 from torchledger.device.host import find_host
+from torchledger.fitting.time_model import TimeModel
 from torchledger.jobs.planned import keep_plan
 from torchledger.nouns import DryRun, Launch, PlannedRank, PlannedStep, StepPrediction
 from torchledger.planning.dry_run import run_without_device
@@ -23,6 +25,8 @@ from torchledger.predicting.devices import find_model
 from torchledger.predicting.operators import ROOFLINE
 from torchledger.predicting.overheads import Mode
 from torchledger.predicting.step import predict_ledger
+from torchledger.predicting.step_notes import step_notes
+from torchledger.stepping.totals import StepTotals
 from torchledger.store import open_ledger
 from torchledger.store.job import job_folder
 from torchledger.work.meshes import check_nodes
@@ -122,7 +126,8 @@ def plan_world(
             allow_tf32=settings.get("float32_matmul_precision", "highest") != "highest",
             convolution_tf32=settings.get("cudnn_allow_tf32") != "False",
         )
-        step = replace(step, kernel_launches=_kernel_launches([each.ledger for each in recorded]))
+        ledgers = [each.ledger for each in recorded]
+        step = replace(step, kernel_launches=_kernel_launches(ledgers), notes=_with_notes(step.notes, model, ledgers))
         if world > 1 and not dry_run.groups:
             step = replace(step, notes=(*step.notes, _ALONE))
         elif world > 1 and not any(each.has_collectives for each in programs):
@@ -136,12 +141,31 @@ def plan_world(
 
 def _kernel_launches(ledgers: Sequence[Path]) -> int | None:
     """Kernels that one rank's step launches, as ``show`` adds them up: of the rank with most."""
-    found = []
+    found = [_read_step(path)[0] for path in ledgers]
+    return max((record.whole.launches for record in found if record is not None), default=None)
+
+
+def _with_notes(notes: Sequence[str], model: TimeModel, ledgers: Sequence[Path]) -> tuple[str, ...]:
+    """What is said of a world's price, and of the first rank's step of each kind of what a step alone is told."""
+    found = dict.fromkeys(notes)
+    told: set[str] = set()
     for path in ledgers:
-        with open_ledger(path) as ledger:
-            record = read_step(ledger, Counter(launch.graph for launch in ledger.read(Launch) if launch.is_call))
-            found += [] if record is None else [record.whole.launches]
-    return max(found, default=None)
+        said = step_notes(model, *_read_step(path))
+        kinds = {_NUMBERS.sub("", note): note for note in said}
+        found |= dict.fromkeys(note for kind, note in kinds.items() if kind not in told)
+        told |= kinds.keys()
+    return tuple(found)
+
+
+_NUMBERS = re.compile(r"[\d.,]+( [mu]s\b)?")
+"""By which ranks that do the same differ."""
+
+
+def _read_step(path: Path) -> tuple[StepTotals | None, Sequence[Launch]]:
+    """A rank's step and the launches of its ledger."""
+    with open_ledger(path) as ledger:
+        launches = ledger.read(Launch)
+        return read_step(ledger, Counter(launch.graph for launch in launches if launch.is_call)), launches
 
 
 def as_planned(step: StepPrediction) -> PlannedStep:

@@ -40,7 +40,6 @@ from torchledger.nouns import (
     StepCall,
     StepPrediction,
 )
-from torchledger.predicting.bus_copies import notes_on_copies
 from torchledger.predicting.call_sizes import at_usual_sizes, measured_of_calls, predict_at_sizes, sizes_of_calls
 from torchledger.predicting.host_steps import (
     OVERLAP,
@@ -65,28 +64,19 @@ from torchledger.predicting.questions import is_over_lists
 from torchledger.predicting.recorded_host import RecordedOn, drawn_to_seen, seen_host
 from torchledger.predicting.step_calls import (
     is_priced,
-    is_recurrent_by_bytes,
     predict_graph_collectives,
     price_calls,
 )
+from torchledger.predicting.step_notes import CALLS_OF_CPU, ran_on_cpu, step_notes
 from torchledger.predicting.waits import pieces_of_step, waiting_way, waits_for_device, waits_notes
 from torchledger.stepping.totals import StepTotals, times_made
-from torchledger.work.categories import operator_name
 from torchledger.work.graph_collectives import graph_collectives
 from torchledger.work.step_traffic import StepTraffic, step_traffic
 
 Priced = Sequence[tuple[StepCall, Prediction]]
 
-_MOST_NAMED = 4
-
 NO_STEP = "the ledger holds no step: each graph is counted once, and what ran outside graphs is not in it"
 """What is noted of a price that is not of a whole step."""
-
-_CALLS_OF_CPU = "eager calls are those that a CPU was given: optimizers are other operators (foreach, fused) on a GPU"
-"""What is noted of a price on a GPU whose record is a CPU's."""
-
-_FUSED = ("launch:fused/pointwise", "launch:fused/reduction")
-"""Entries that every model of steps has: where they have no rows, launches of that device taught nothing."""
 
 
 def predict_step(
@@ -143,7 +133,7 @@ def predict_step(
             traffic=traffic,
         ),
     )
-    eager = () if record is None else price_calls(model, record.calls, ran_on_cpu=_ran_on_cpu(record))
+    eager = () if record is None else price_calls(model, record.calls, ran_on_cpu=ran_on_cpu(record))
     priced = [*((found, weights[found.subject]) for found in predictions), *((found, 1) for _, found in eager)]
     overheads = overheads_of(model)
     shape = _shape_of(called, calls, weights, record, eager, _optimizer_tensors(optimizer))
@@ -221,9 +211,8 @@ def predict_step(
         unlearned_us=sum(prediction.duration_us * count for prediction, count in unlearned),
         foreign_us=sum(found.duration_us * weights[found.subject] for found in predictions if found.subject in foreign),
         notes=(
-            *_origin_notes(model),
-            *_foreign_notes(model, called),
-            *_record_notes(model, record, launches),
+            *step_notes(model, record, launches),
+            *_notes_on_collectives(record),
             *waits_notes(record.calls if record is not None else (), waits_us),
         ),
         eager=_grouped(eager),
@@ -235,7 +224,7 @@ def predict_step(
 
 def ran_elsewhere(step: StepPrediction) -> bool:
     """True where the ledger's step ran on another kind of device: its measured times say nothing of this price."""
-    return bool(step.foreign_us) or _CALLS_OF_CPU in step.notes
+    return bool(step.foreign_us) or CALLS_OF_CPU in step.notes
 
 
 def _predict_called(
@@ -284,7 +273,7 @@ def _shape_of(
     )
     if record is None:
         return shape_with_calls(shape, called, None, ran_on_cpu=False)
-    return shape_with_calls(shape, called, record.calls, ran_on_cpu=_ran_on_cpu(record))
+    return shape_with_calls(shape, called, record.calls, ran_on_cpu=ran_on_cpu(record))
 
 
 def _sustained_us(
@@ -404,10 +393,6 @@ def _host_of(run: Run, asked: str | Host | None) -> Host | None:
     return None if asked == "usual" else find_host(asked)
 
 
-def _ran_on_cpu(record: StepTotals) -> bool:
-    return record.step.clock == "cpu_profiler"
-
-
 def _eager_us(eager: Priced, phase: Literal["optimizer", "communication"]) -> float:
     """Time of the eager entries that are counted as the optimizer or as collectives, in microseconds."""
     if phase == "communication":
@@ -433,7 +418,7 @@ def _held_optimizer(record: StepTotals) -> str | None:
     names = [
         call.name
         for call in record.calls
-        if call.phase == "optimizer" and (call.kind == "graph" or is_priced(call, ran_on_cpu=_ran_on_cpu(record)))
+        if call.phase == "optimizer" and (call.kind == "graph" or is_priced(call, ran_on_cpu=ran_on_cpu(record)))
     ]
     return names[0] if names else None
 
@@ -449,90 +434,15 @@ def _recorded_optimizers(record: StepTotals | None) -> tuple[int, int, int]:
     return tensors, 0 if is_fused else tensors, max(1, len(record.step.optimizers))
 
 
-def _origin_notes(model: TimeModel) -> tuple[str, ...]:
-    """Where the times of launches come from, if none of the device itself taught them."""
-    learned = [model.entries[key].n_rows for key in _FUSED if key in model.entries]
-    if not model.source or not learned or any(learned):
-        return ()
-    return (
-        f"no launch of {model.device} was measured: these are another device's times at its rates ({model.source}), in "
-        "wider intervals",
-    )
-
-
-def _foreign_notes(model: TimeModel, launches: Sequence[Launch]) -> tuple[str, ...]:
-    launched = [launch for launch in launches if launch.is_call] or launches  # made alone, they are no wrapper's
-    foreign = [launch for launch in launched if is_foreign(model, launch)]
-    if not foreign:
-        return ()
-    devices = ", ".join(sorted({launch.device.partition(":")[0] for launch in foreign}))
-    return (
-        f"{len(foreign):,} of {len(launched):,} launches are kernels for {devices}, which {model.device} does not run: "
-        "generated code is priced by its loops, library calls by their sizes, all beyond what was measured; another "
-        "device's compiler may fuse otherwise",
-    )
-
-
-def _record_notes(model: TimeModel, record: StepTotals | None, launches: Sequence[Launch]) -> tuple[str, ...]:
+def _notes_on_collectives(record: StepTotals | None) -> tuple[str, ...]:
+    """That nothing is known of what runs beside collectives."""
     if record is None:
         return ()
-    notes = [] if record.step.is_measured else list(record.step.notes)
-    stale = sorted({launch.graph for launch in launches} - {name for name, n in record.step.graph_calls.items() if n})
-    if stale:
-        notes.append(f"not called in the step, and not in its price: {', '.join(stale)}")
-    if len(record.step.kinds) > 1:
-        notes.append(
-            f"steps differ, and the price is that of {record.step.kinds[0].count:,} of {record.step.seen:,} seen: "
-            "where a turn of the program's loop is more than one step of its optimizer, end it with torchledger.step()"
-        )
-    if record.step.found_by == "period":
-        called = ", ".join(f"{name} x{count}" for name, count in list(record.step.graph_calls.items())[:_MOST_NAMED])
-        notes.append(
-            f"a step is what repeats among the calls{f' ({called})' if called else ''}: where a turn of the program's "
-            "loop holds more, end it with torchledger.step()"
-        )
-    # Ledgers of before do not say which launches these are.
-    untold = [call for call in record.calls if not call.times]
-    if not_taken := sum(call.not_taken for call in untold):
-        notes.append(f"{not_taken:,} launches in ways of conditionals that the step did not take are in its price")
-    if repeated := sum(call.repeated for call in untold):
-        notes.append(f"{repeated:,} launches that loops in compiled graphs made again are not in its price")
-    if _ran_on_cpu(record) and model.machine.device.kind != "cpu":
-        notes.append(_CALLS_OF_CPU)
-    if own := _of_own_operators(record, launches):
-        named = ", ".join(own[:_MOST_NAMED]) + (" and others" if len(own) > _MOST_NAMED else "")
-        notes.append(f"what {named} computes is not known: it is priced by its bytes alone, and may take much longer")
-    notes += notes_on_copies(model, record.calls, ran_on_cpu=_ran_on_cpu(record))
-    if recurrent := sum(is_recurrent_by_bytes(model, call) for call in record.calls):
-        notes.append(
-            f"the time steps of recurrent layers ({recurrent:,} calls) wait for each other: they take longer than "
-            "their FLOPs and bytes, at which they are priced"
-        )
-    on_cpu = _ran_on_cpu(record)
+    on_cpu = ran_on_cpu(record)
     collectives = sum(call.kind == "collective" and is_priced(call, ran_on_cpu=on_cpu) for call in record.calls)
-    if collectives:
-        notes.append(f"{collectives:,} collectives are priced one after another: overlap with other work is not known")
-    return tuple(notes)
-
-
-_MOST_NAMED = 3
-
-
-def _of_own_operators(record: StepTotals, launches: Sequence[Launch]) -> list[str]:
-    """Operators of the step that are none of torch's, and of which no FLOPs are known."""
-    compiled = {
-        operator_name(each.kernel_name)
-        for each in launches
-        if each.category == "extern" and each.flops is None and record.step.graph_calls.get(each.graph)
-    }
-    eager = {operator_name(call.name) for call in record.calls if call.kernels and call.flops is None}
-    return sorted("::".join(name) for name in compiled | eager if name[0] not in _NAMESPACES_OF_TORCH)
-
-
-_NAMESPACES_OF_TORCH = frozenset(
-    {"", "aten", "prims", "inductor", "quantized", "c10d", "_c10d_functional", "c10d_functional", "symm_mem", "fsdp"}
-    | {"torchvision", "torchaudio", "transformers", "extern_kernels", "inline", "streams", "record", "mkldnn", "mkl"}
-)
+    if not collectives:
+        return ()
+    return (f"{collectives:,} collectives are priced one after another: overlap with other work is not known",)
 
 
 def _notes_without_record(profile: Profile | None) -> tuple[str, ...]:
