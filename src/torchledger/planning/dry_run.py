@@ -291,8 +291,23 @@ def run_without_device(
             capture.close(status=status, exit_code=0 if status == "finished" else 1)
             why_not = None if hearer.has_step else hearer.why_not()
     if why_not is not None:
-        raise PlanError(f"no step was recorded: {why_not}.{ending.hint}")
+        raise PlanError(f"no step was recorded: {why_not}.{ending.hint}{_asked_before_its_end(stand_ins)}")
     return DryRunOutcome(path, dry_run)
+
+
+def _asked_before_its_end(stand_ins: Sequence[StandIn]) -> str:
+    """The lines that were given made-up values, one of which may have ended the program; empty where there are none."""
+    values = [each for each in stand_ins if each.asked.startswith(_VALUE)]
+    truths_first = sorted(values, key=lambda each: each.value not in ("True", "False"))
+    if not values:
+        return ""
+    named = ", ".join(f"{each.source} ({each.value})" for each in truths_first[:_MOST_ASKED])
+    more = ", and others" if len(values) > _MOST_ASKED else ""
+    return f" It was given values that nobody knows without the device, which may have ended it: at {named}{more}."
+
+
+_VALUE = "the value of a tensor"
+_MOST_ASKED = 3
 
 
 def _world(spec: WorldSpec | None) -> contextlib.AbstractContextManager[FakeWorld | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchledger.nouns import DryRun, PlannedStep
+from torchledger.nouns import DryRun, PlannedStep, StandIn
 from torchledger.reporting.columns import counted, format_bytes, format_us
 from torchledger.reporting.document import Block, Document, Facts, Section, Sentence
 from torchledger.reporting.planned_job import collectives_as_plain
@@ -71,16 +71,21 @@ def dry_run_sections(dry_run: DryRun) -> list[Section]:
     sections = []
     if dry_run.stand_ins:
         told = [
-            (each.source, f"{each.asked}: {each.value}{f', {each.count} times' if each.count > 1 else ''}")
+            (each.source, f"{_told(each)}{f', {each.count} times' if each.count > 1 else ''}")
             for each in dry_run.stand_ins[:_MOST_LINES]
         ]
         further = len(dry_run.stand_ins) - len(told)
         rest = [Sentence(f"And {further} more lines.", "quiet")] if further else []
         sections.append(Section("Stand-ins for values that were not computed", (Facts(tuple(told)), *rest)))
     if dry_run.decisions:
-        decided = [(what, f"{count} times") for what, count in dry_run.decisions.items()]
+        decided = [(what, "once" if count == 1 else f"{count} times") for what, count in dry_run.decisions.items()]
         sections.append(Section("Decided by a rule where the device would be asked", (Facts(tuple(decided)),)))
     return sections
+
+
+def _told(stand_in: StandIn) -> str:
+    """What was asked, and what it was told where that is not said with it."""
+    return f"{stand_in.asked}: {stand_in.value}" if stand_in.value else stand_in.asked
 
 
 def _launches(step: PlannedStep) -> str:

@@ -380,3 +380,57 @@ def test_a_view_is_taken_over_by_a_compilers_own_mode(tmp_path: Path) -> None:
 
     run_without_device(program, tmp_path / "view.ledger", H200)
     assert taken and all(taken)
+
+
+def test_what_reads_the_length_of_its_result_is_waited_for_at_its_line(tmp_path: Path) -> None:
+    def program() -> None:
+        weight = torch.nn.Parameter(torch.zeros(64, 64, device="cuda"))
+        optimizer = torch.optim.SGD([weight], lr=1.0)
+        for _ in range(6):
+            mask = torch.rand(64, device="cuda") > 0.5
+            mask.nonzero()
+            torch.ones(64, device="cuda")[mask] = 1.0
+            weight.sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    _, calls = read(run_without_device(program, tmp_path / "plan.ledger", H200))
+    waited = [call for call in calls if call.kind == "synchronization"]
+    assert [calls[call.order - 1].name for call in waited] == ["aten::nonzero"]
+    assert waited[0].sources == calls[waited[0].order - 1].sources
+
+
+def test_a_size_that_the_program_gives_is_no_stand_in(tmp_path: Path) -> None:
+    def program() -> None:
+        weight = torch.nn.Parameter(torch.zeros(64, device="cuda"))
+        optimizer = torch.optim.SGD([weight], lr=1.0)
+        for _ in range(6):
+            repeats = torch.full((8,), 2, device="cuda", dtype=torch.int64)
+            torch.repeat_interleave(weight[:8], repeats, output_size=16).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    assert run_without_device(program, tmp_path / "plan.ledger", H200).dry_run.stand_ins == ()
+
+
+def test_a_program_that_values_may_have_ended_is_told_where_it_asked_for_them(tmp_path: Path) -> None:
+    def program() -> None:
+        layer, go_on = nn.Linear(8, 8).cuda(), True
+        while go_on:
+            go_on = bool((layer(torch.zeros(2, 8, device="cuda")) > 0).any())
+
+    with pytest.raises(PlanError, match=r"may have ended it: at .*test_dry_run\.py:\d+ \(False\)\.$"):
+        run_without_device(program, tmp_path / "short.ledger", H200)
+
+
+def test_a_cuda_graph_of_the_programs_own_is_priced_launch_by_launch_and_that_is_said(tmp_path: Path) -> None:
+    def program() -> None:
+        layer = nn.Linear(8, 8).cuda()
+        given = torch.zeros(2, 8, device="cuda")
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            layer(given)
+        for _ in range(6):
+            layer(given)
+
+    decisions = run_without_device(program, tmp_path / "plan.ledger", H200).dry_run.decisions
+    assert [count for what, count in decisions.items() if "a CUDA graph that the program captures" in what] == [1]
