@@ -64,7 +64,10 @@ class FakeDevice:
             raise PlanError("this process uses a GPU already: a plan is made in a process of its own.")
         capability = self.device.compute_capability
         if capability is None:
-            raise PlanError(f"the compute capability of {self.device.name} is not known, which code is generated for.")
+            raise PlanError(
+                f"{self.device.name} has no compute capability of CUDA, which code is generated for. Plan for an "
+                "NVIDIA device (`torchledger devices` lists them)."
+            )
         with contextlib.ExitStack() as stack:
             library = load_library()
             library.install(lambda asked: choose_attention(asked, capability), device=self.index)

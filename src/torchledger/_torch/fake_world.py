@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
+from fnmatch import fnmatch
 from typing import Any
 
 import torch
@@ -457,23 +458,28 @@ def _let_ddp_run(patches: Patches) -> None:
 # --- heads that do not divide ---------------------------------------------------------------------------------------
 
 
-_HEAD_SIZES = ("head_dim", "head_size", "head")
-_HEADS = ("num_heads", "num_attention_heads", "num_key_value_heads", "n_heads", "n_kv_heads", "n_head", "heads")
+_HEAD_SIZES = ("head_dim", "head_size", "head", "hd", "d_head", "dim_head")
+_HEADS = (
+    *("num_heads", "num_attention_heads", "num_key_value_heads", "num_kv_heads", "n_heads", "n_kv_heads", "n_head"),
+    *("nhead", "heads"),
+)
 
 
 def _watch_tensor_parallel(world: FakeWorld, patches: Patches) -> None:
-    """Note heads that do not divide over the ranks of tensor parallelism."""
+    """Note heads that do not divide over the ranks of tensor parallelism, and behind them features of layers."""
     from torch.distributed.tensor.parallel import api
 
     def parallelize(original: Callable[..., Any], module: Any, mesh: Any = None, *args: Any, **kwargs: Any) -> Any:
         size = mesh.size() if mesh is not None else world.spec.size
+        found = list[str]()
         for name, part in module.named_modules():
             # A number of heads, and layers that have as many, are one reason.
             undivided = {heads: owner for owner, heads in reversed(list(_heads_of(part))) if heads % size}
             for heads, owner in undivided.items():
-                hint = _undivided(f"{name or 'the module'}.{owner}", heads, size)
-                if hint not in world.hints:
-                    world.hints.append(hint)
+                found.append(_undivided(f"{name or 'the module'}.{owner}", heads, size))
+        styles = args[0] if args else kwargs.get("parallelize_plan")
+        found += [_undivided(name, count, size, "features") for name, count in _features_of(module, styles, size)]
+        world.hints += [hint for hint in dict.fromkeys(found) if hint not in world.hints]
         return original(module, mesh, *args, **kwargs)
 
     pass_through(patches, api, "parallelize_module", parallelize)
@@ -490,7 +496,21 @@ def _heads_of(module: Any) -> Iterator[tuple[str, int]]:
             yield name, layer.out_features // sizes[0]
 
 
-def _undivided(owner: str, heads: int, size: int) -> str:
-    fitting = [each for each in range(1, heads + 1) if heads % each == 0]
+def _features_of(module: Any, styles: Any, size: int) -> Iterator[tuple[str, int]]:
+    """Linear layers whose features a plan shards unevenly: a view of as many heads as ever fails behind them."""
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+
+    for pattern, style in styles.items() if isinstance(styles, Mapping) else ():
+        for name, layer in module.named_modules():
+            if not isinstance(layer, torch.nn.Linear) or not fnmatch(name, pattern):
+                continue
+            if isinstance(style, ColwiseParallel) and layer.out_features % size:
+                yield name, layer.out_features
+            elif isinstance(style, RowwiseParallel) and layer.in_features % size:
+                yield name, layer.in_features
+
+
+def _undivided(owner: str, count: int, size: int, of_what: str = "heads") -> str:
+    fitting = [each for each in range(1, count + 1) if count % each == 0]
     nearest = min(fitting, key=lambda each: (abs(each - size), each))
-    return f"{owner} has {heads} heads, which do not divide over {size} ranks: the nearest that works is {nearest}"
+    return f"{owner} has {count} {of_what}, which do not divide over {size} ranks: the nearest that works is {nearest}"

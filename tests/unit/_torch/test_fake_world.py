@@ -180,6 +180,22 @@ def test_heads_that_do_not_divide_over_the_ranks_are_noted_with_the_nearest_that
     ]
 
 
+def test_features_that_a_plan_shards_unevenly_are_noted_where_no_heads_are_known(world: FakeWorld) -> None:
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.query, self.out, self.gate = nn.Linear(32, 40), nn.Linear(40, 32), nn.Linear(32, 32)
+
+    plan = {"query": ColwiseParallel(), "o*": RowwiseParallel(), "gate": ColwiseParallel()}
+    parallelize_module(Attention(), init_device_mesh("cpu", (16,)), plan)
+    assert world.hints == [
+        f"{name} has 40 features, which do not divide over 16 ranks: the nearest that works is 20"
+        for name in ("query", "out")
+    ]
+
+
 def test_torch_has_its_own_functions_back_afterwards() -> None:
     former = (dist.init_process_group, dist.all_gather_object, dist.Reducer._rebuild_buckets, dist.is_nccl_available)
     with FakeWorld(WorldSpec(0, 2)):
