@@ -27,7 +27,12 @@ def step_notes(model: TimeModel, record: StepTotals | None, launches: Sequence[L
     without a ``record`` each counts once."""
     calls = None if record is None else record.step.graph_calls
     called = [launch for launch in launches if calls is None or calls.get(launch.graph)]
-    return (*_origin_notes(model), *_foreign_notes(model, called), *_record_notes(model, record, launches, called))
+    return (
+        *_origin_notes(model),
+        *_foreign_notes(model, called),
+        *_mask_notes(called),
+        *_record_notes(model, record, launches),
+    )
 
 
 def _origin_notes(model: TimeModel) -> tuple[str, ...]:
@@ -54,9 +59,15 @@ def _foreign_notes(model: TimeModel, launches: Sequence[Launch]) -> tuple[str, .
     )
 
 
-def _record_notes(
-    model: TimeModel, record: StepTotals | None, launches: Sequence[Launch], called: Sequence[Launch]
-) -> tuple[str, ...]:
+def _mask_notes(launches: Sequence[Launch]) -> tuple[str, ...]:
+    unknown = sum(SIMPLE in launch.kwargs and VISITED not in launch.kwargs for launch in launches)
+    if not unknown:
+        return ()
+    kernels = "a kernel" if unknown == 1 else f"{unknown:,} kernels"
+    return (f"which blocks {kernels} of flex_attention visit depends on data: half of them are taken to be",)
+
+
+def _record_notes(model: TimeModel, record: StepTotals | None, launches: Sequence[Launch]) -> tuple[str, ...]:
     if record is None:
         return ()
     notes = [] if record.step.is_measured else list(record.step.notes)
@@ -85,9 +96,6 @@ def _record_notes(
     if own := _of_own_operators(record, launches):
         named = ", ".join(own[:_MOST_NAMED]) + (" and others" if len(own) > _MOST_NAMED else "")
         notes.append(f"what {named} computes is not known: it is priced by its bytes alone, and may take much longer")
-    if unknown := sum(SIMPLE in launch.kwargs and VISITED not in launch.kwargs for launch in called):
-        kernels = "a kernel" if unknown == 1 else f"{unknown:,} kernels"
-        notes.append(f"which blocks {kernels} of flex_attention visit depends on data: half of them are taken to be")
     notes += notes_on_copies(model, record.calls, ran_on_cpu=ran_on_cpu(record))
     if recurrent := sum(is_recurrent_by_bytes(model, call) for call in record.calls):
         notes.append(

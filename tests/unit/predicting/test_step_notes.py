@@ -1,0 +1,17 @@
+"""What is said of a step's price beside its numbers."""
+
+from __future__ import annotations
+
+from tests.factories import make_launch
+
+from torchledger.predicting.devices import find_model
+from torchledger.predicting.step_notes import step_notes
+from torchledger.work.flex import SIMPLE, VISITED
+
+
+def test_masks_of_attention_that_depend_on_data_are_said() -> None:
+    known = make_launch(category="template", kwargs={SIMPLE: "0", VISITED: "0.5"})
+    unknown = make_launch(category="template", kwargs={SIMPLE: "0"})
+    model = find_model("H200")
+    assert any("flex_attention visit depends on data" in note for note in step_notes(model, None, [unknown]))
+    assert not any("flex_attention" in note for note in step_notes(model, None, [known]))
