@@ -177,7 +177,9 @@ def sources_account(books: Books) -> Account:
         reference=len(fused),
         differences=books.differences_of("sources"),
         missing=tuple(missing),
-        note=f"{by_reason:,} of them state why no line of the model caused them" if by_reason else None,
+        note=f"{by_reason:,} of them state{'s'[: by_reason == 1]} why no line of the model caused them"
+        if by_reason
+        else None,
     )
 
 

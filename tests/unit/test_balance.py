@@ -369,3 +369,10 @@ def test_one_missing_entry_is_one() -> None:
     missing = Account("flops", "FLOPs", 1, 1, missing=(Gap("flops", "forward_0#0", "no formula"),))
     assert balance_lines(missing)[0] == "entry missing"
     assert balance_lines(replace(missing, missing=missing.missing * 2))[0] == "entries missing"
+
+
+@pytest.mark.parametrize(("launches", "said"), [(1, "1 of them states why"), (2, "2 of them state why")])
+def test_launches_that_name_a_reason_alone_are_counted_in_plain_words(path: Path, launches: int, said: str) -> None:
+    made = [_called(order, sources=(), reason="Inductor made it") for order in range(launches)]
+    note = _balance(path, _graph(*("cpp_fused_relu_0()" for _ in made)), *made).accounts["sources"].note
+    assert note is not None and said in note

@@ -212,6 +212,8 @@ def _run_held(
     process = subprocess.Popen(command, env={name: value for name, value in changed.items() if value is not None})
     exit_code = _wait(process)
     was_ended, unmarked = _mark_ended(held, run_id, exit_code, tuple(arguments))
+    if is_profiled and not was_ended:
+        _lose_profile(held)
     pattern = f"{output.stem}.*{output.suffix}"
     children = sorted(path for path in output.parent.glob(pattern) if path.name not in started)
     warnings = run_warnings(output, has_children=bool(children), is_profiled=is_profiled, was_ended=was_ended)
@@ -281,6 +283,9 @@ def _wait(process: subprocess.Popen[bytes]) -> int:
     return code if code >= 0 else 128 - code
 
 
+_KILLED = "the process ended before it could write one (killed, or os._exit)"
+
+
 def run_warnings(
     path: Path, *, has_children: bool, is_profiled: bool = False, was_ended: bool = True
 ) -> tuple[str, ...]:
@@ -297,7 +302,7 @@ def run_warnings(
         return (str(error),)
     found = [f"no profile: {gap.reason}." for gap in gaps]
     if is_profiled and graphs and not has_profile and not gaps:
-        found.append("no profile: the process ended before it could write one (killed, or os._exit).")
+        found.append(f"no profile: {_KILLED}.")
     if not runs:
         found.append("nothing was captured: see the messages above.")
     elif not graphs and not has_children:
@@ -319,15 +324,28 @@ def _lowered_again(graphs: Sequence[Graph]) -> Iterator[str]:
     if not again:
         return
     other = sum(graph.lowered_again == "other_code" for graph in again)
+    were, their, them = ("was", "its", "it") if len(again) == 1 else ("were", "their", "them")
     came = (
-        "their kernels and tuning results came from the caches"
+        f"{their} kernels and tuning results came from the caches"
         if not other
-        else f"the code of {other} differs from what was there, and its kernels were compiled anew"
+        else f"the code of {other} differs from what was there, and {'its' if other == 1 else 'their'} kernels were "
+        "compiled anew"
     )
     yield (
-        f"{len(again)} of {len(graphs)} graphs were lowered again, as a program that is not recorded leaves no entries "
-        f"in the cache; {came}. The next recording finds them."
+        f"{len(again)} of {len(graphs)} graph{'s'[: len(graphs) != 1]} {were} lowered again, as a program that is not "
+        f"recorded leaves no entries in the cache; {came}. The next recording finds {them}."
     )
+
+
+def _lose_profile(held: LedgerWriter) -> None:
+    """Let the ledger of a process that ended without a word say why it has no profile, unless it says so or has one."""
+    try:
+        with open_ledger(held.path) as ledger:
+            told = any(gap.where == "profile" for gap in ledger.read(Gap)) or ledger.count(Profile) > 0
+            if ledger.count(Graph) and not told:
+                held.add(Gap("device_time", "profile", _KILLED))
+    except StoreError:
+        return  # the ledger cannot be read, which is told of it already
 
 
 def _mark_ended(held: LedgerWriter, run_id: str, exit_code: int, argv: tuple[str, ...]) -> tuple[bool, tuple[str, ...]]:

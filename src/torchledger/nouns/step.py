@@ -129,15 +129,15 @@ class Step:
 
     ``plain_us`` are times of steps without the profiler, from the beginning of one to that of the next on the GPU's
     stream (without a GPU: on the host), ``issued_us`` those of the same steps on the host where a GPU works: what the
-    host needs for one unless something makes it wait. ``profiled_us`` are those under the profiler. ``seen``
-    counts the steps that the program did while it was watched (compilation aside), ``recorded`` those under the
-    profiler; ``kinds`` says which of them were alike, the recorded kind first. ``device_us`` is the device time
-    of one step (median over the recorded ones), ``covered_us`` the part that belongs to calls, ``known_us`` the
-    part whose calls have FLOPs or bytes; ``busy_us`` the union of their intervals, ``wall_us`` the step's
-    length on the same clock, ``idle_us`` the rest by cause. On a CPU an operator's own time is device time.
-    ``graph_calls`` counts
-    calls of each compiled graph. ``operators`` counts the eager operators of the threads that a dispatch mode listened
-    to, ``operators_heard`` what that mode counted in another step, ``operators_otherwise`` how many more they are in
+    host needs for one unless something makes it wait. ``profiled_us`` are those under the profiler, with a GPU their
+    mean. ``seen`` counts the steps that the program did while it was watched (compilation aside), ``recorded`` those
+    under the profiler; ``kinds`` says which of them were alike, the recorded kind first. ``device_us`` is the device
+    time of one step (median over the recorded ones), ``covered_us`` the part that belongs to calls, ``known_us`` the
+    part whose calls have FLOPs or bytes; ``busy_us`` the union of their intervals, ``wall_us`` the step's length on the
+    same clock, ``idle_us`` the rest by cause: means over the recorded steps, on a CPU those of the step of median
+    length. On a CPU an operator's own time is device time. ``graph_calls`` counts calls of each compiled graph.
+    ``operators`` counts the eager operators of the threads that a dispatch mode listened to, ``operators_heard`` what
+    that mode counted in another step, ``operators_otherwise`` how many more they are in
     nodes of autograd's that call others while a mode listens, ``operators_elsewhere`` those of other threads;
     ``operators_by_step`` are all of each recorded step's, which differ where steps do other eager work each time;
     ``is_heard_at_other_sizes`` says that what the mode heard had other sizes than these calls, ``is_as_heard`` that

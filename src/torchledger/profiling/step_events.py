@@ -13,6 +13,7 @@ from typing import cast
 
 from torchledger.nouns import Breakdown, Ceilings, Cost, DeviceEvent, StepCall, TimeCategory
 from torchledger.profiling.steps import Steps
+from torchledger.stepping.idle import host_busy_and_idle
 from torchledger.stepping.record import StepRecord
 from torchledger.traces.breakdown import breakdown_of_trace
 from torchledger.traces.summary import summarize
@@ -101,14 +102,9 @@ def breakdown_of_step(
         result = breakdown_of_trace(trace, events, ceilings=ceilings)
     else:
         result = summarize(events, source="cpu profile", clock=step.clock, ceilings=ceilings)
-        share = length_us / step.wall_us if step.wall_us else 1.0
-        result = replace(
-            result,
-            wall_us=length_us,
-            busy_us=min((step.busy_us or 0.0) * share, length_us),
-            idle_causes={cause: us * share for cause, us in step.idle_us.items()},
-            gaps=(),
-        )
+        busy, idle = host_busy_and_idle(trace, record.entries[record.index], span)
+        idle_causes = {cause: ns / 1e3 for cause, ns in idle.items()}
+        result = replace(result, wall_us=length_us, busy_us=busy / 1e3, idle_causes=idle_causes, gaps=())
     plain_us = median(steps.plain_us) if steps.plain_us and steps.profiled_us else None
     notes = list(result.notes)
     if plain_us is not None:

@@ -177,7 +177,7 @@ def _remarks(report: BenchReport) -> list[tuple[str, Tone | None]]:
         )
     if report.ratios:
         remarks += [(text, None) for text in _agreement(report)]
-    elif report.entries:
+    elif report.entries and all(entry.in_step is None for entry in report.entries):
         remarks.append(("no time inside the step is known: record with `torchledger run --profile`", None))
     unused = sorted({entry.launch.graph for entry in report.entries if entry.use is not None and not entry.use.calls})
     if unused:

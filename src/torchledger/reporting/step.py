@@ -255,11 +255,14 @@ def _phase_section(totals: StepTotals) -> Section:
     if not totals.step.is_measured:
         return _planned_phases(totals)
     rows = [
-        (PHASE_WORDS[phase], *_work_cells(totals.by_phase[phase], totals))
+        (
+            PHASE_WORDS[phase],
+            *_work_cells(totals.by_phase[phase], [call for call in totals.calls if call.phase == phase], totals),
+        )
         for phase in PHASES
         if phase in totals.by_phase
     ]
-    total = ("total", *_work_cells(totals.whole, totals))
+    total = ("total", *_work_cells(totals.whole, totals.calls, totals))
     return Section("Step by phase", (Table(columns("phase", *_COLUMNS), tuple(rows), total),))
 
 
@@ -306,9 +309,24 @@ def _size(call: StepCall) -> float:
     return (call.bytes_moved or 0) + (call.flops or 0) / _USUAL_FLOPS_PER_BYTE
 
 
-def _work_cells(work: Work, totals: StepTotals) -> tuple[Any, ...]:
-    rate = work.flops / work.device_us / 1e6 if work.flops and work.device_us else ""
-    return work.calls, work.launches, work.device_us, _share(work, totals), work.flops, rate, work.bytes_moved
+def _work_cells(work: Work, members: Sequence[StepCall], totals: StepTotals) -> tuple[Any, ...]:
+    """A phase's sums; ``members`` are its calls."""
+    return (
+        work.calls,
+        work.launches,
+        work.device_us,
+        _share(work, totals),
+        work.flops,
+        _tflops_per_s(members),
+        work.bytes_moved,
+    )
+
+
+def _tflops_per_s(members: Sequence[StepCall]) -> float | str:
+    """Tensor FLOPs over the time of the calls whose FLOPs are known, be they none, as in the tables of a breakdown."""
+    known = [call for call in members if call.flops is not None]
+    flops, us = sum(call.flops or 0 for call in known), sum(map(call_us, known))
+    return flops / us / 1e6 if flops and us else ""
 
 
 def _share(work: Work, totals: StepTotals) -> float | None:
@@ -378,14 +396,13 @@ def _call_cells(members: Sequence[StepCall], totals: StepTotals) -> tuple[Any, .
     us = sum(map(call_us, members))
     flops = [call.flops for call in members if call.flops is not None]
     moved = [call.bytes_moved for call in members if call.bytes_moved is not None]
-    with_flops = sum(call_us(call) for call in members if call.flops)
     with_bytes = sum(call_us(call) for call in members if call.bytes_moved is not None)
     return (
         len(members),
         us,
         us / totals.whole.device_us if totals.whole.device_us else None,
         sum(flops) if flops else None,
-        sum(flops) / with_flops / 1e6 if with_flops else "",
+        _tflops_per_s(members),
         sum(moved) if moved else None,
         sum(moved) / with_bytes / 1e3 if with_bytes and sum(moved) else "",
     )
@@ -399,7 +416,7 @@ def _idle_section(totals: StepTotals) -> Section:
     ranked = sorted(step.idle_us.items(), key=lambda item: -item[1])
     rows = tuple((cause, us, us / idle if idle else "") for cause, us in ranked)
     table = Table(columns("cause", "idle_us", "idle_share"), rows, ("total", idle, 1.0))
-    under = Sentence(
-        f"Under the profiler, where a step takes {format_us(step.wall_us)}: the host is slower there.", "quiet"
-    )
+    slower = step.duration_us is None or step.wall_us > step.duration_us
+    said = "the host is slower there" if slower else "no more than without it"
+    under = Sentence(f"Under the profiler, where a step takes {format_us(step.wall_us)}: {said}.", "quiet")
     return Section("Step: idle by cause", (table, under))

@@ -103,7 +103,8 @@ def _work_cells(row: TimeRow) -> tuple[Any, ...]:
         for quality, value in ((row.flops_quality, flops), (row.bytes_quality, bytes_moved))
         if value is not None and (value or quality != "exact")
     ]
-    quality = "/".join(dict.fromkeys(qualities)) or "unavailable"
+    # A view moves nothing, which is known: 0 FLOPs alone say nothing.
+    quality = "/".join(dict.fromkeys(qualities)) or ("unavailable" if bytes_moved is None else "exact")
     if qualities and row.known_us < 0.995 * row.total_us:
         quality += f", for {format_share(row.known_us / row.total_us)}"
     return (

@@ -66,9 +66,11 @@ def _busy(events: Sequence[DeviceEvent], members: Sequence[int], device: int | s
 
 
 def host_busy_and_idle(
-    trace: Trace, entries: Sequence[Entry], window: tuple[int, int], lane: int
+    trace: Trace, entries: Sequence[Entry], window: tuple[int, int]
 ) -> tuple[int, Mapping[str, int]]:
-    """Nanoseconds in which a host thread worked on operators, and the others by what the thread was in meanwhile."""
+    """Nanoseconds in which the host thread that made most calls worked on operators, and the others by what the thread
+    was in meanwhile."""
+    lane = Counter(entry.lane for entry in entries).most_common(1)[0][0] if entries else 0
     work = merge_spans(
         (max(start, window[0]), min(end, window[1]))
         for entry in entries
@@ -86,6 +88,12 @@ def host_busy_and_idle(
     if is_marked and IN_PACKAGE in causes:
         causes[BETWEEN_KERNELS_OF_PACKAGE] = causes.pop(IN_PACKAGE)
     return busy, dict(causes.most_common())
+
+
+def middle_places(lengths: Sequence[int]) -> list[int]:
+    """Where the median of some lengths stands: in one place, or in two of which it is the mean."""
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    return order[(len(order) - 1) // 2 : len(order) // 2 + 1]
 
 
 def host_ranges(trace: Trace, lane: int, window: tuple[int, int]) -> list[tuple[int, int, str]]:

@@ -90,9 +90,12 @@ def end_times(states: States, *, has_too_few: str | None = None) -> None:
     states.outcome.update(n_steps=n_steps)
     if states.steps:
         durations = states.clock.durations_us()
-        states.outcome.update(profiled_us=(sum(durations) / len(durations),))
+        # A GPU works behind the host, whose single steps say little of its own.
+        mean = (sum(durations) / len(durations),)
+        states.outcome.update(profiled_us=mean if states.tools.has_cuda() else tuple(durations))
     if has_too_few is not None or 0 < len(states.steps) < states.repeats:
-        states.outcome.notes.append(has_too_few or f"{len(states.steps)} of {states.repeats} steps were recorded")
+        were = "was" if len(states.steps) == 1 else "were"
+        states.outcome.notes.append(has_too_few or f"{len(states.steps)} of {states.repeats} steps {were} recorded")
     recording = states.session.close()
     if states.tools.has_cuda() and not recording.saw_device():
         recording.discard()

@@ -45,7 +45,10 @@ class RanSizes:
         if self.symbols:
             texts = (", ".join(f"{name}={value}" for name, value in each.items()) for each in self.symbols.values())
             alike = "; ".join(dict.fromkeys(texts))
-            said.append(f"Launches are at the sizes of the recorded step ({alike}), as their times are.")
+            said.append(
+                f"Launches are at the sizes of the recorded step ({alike}), as their times are; the accounts of flops "
+                "and bytes are at those of the compilation."
+            )
         if self.unlike:
             graphs = ", ".join(self.unlike)
             said.append(f"Calls of {graphs} had different sizes: their launches are at those of the compilation.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -42,7 +42,7 @@ from torchledger.stepping.aligning import counted_names as counted_names
 from torchledger.stepping.entries import Entry, GraphOf, IsComposite, read_entries, recorded_operators
 from torchledger.stepping.graph_work import Ledgered as Ledgered
 from torchledger.stepping.graph_work import with_graph as with_graph
-from torchledger.stepping.idle import device_busy_and_idle, host_busy_and_idle
+from torchledger.stepping.idle import device_busy_and_idle, host_busy_and_idle, middle_places
 from torchledger.stepping.inner_work import inner_work
 from torchledger.stepping.phases import phases_of
 from torchledger.stepping.unfolding import Recorded, parts_heard
@@ -393,10 +393,13 @@ def _sums(
                 reason = "its launch is not in the trace"
                 uncovered[reason] = uncovered.get(reason, 0.0) + event.duration_ns / 1e3 / number
         busy, idle, window = device_busy_and_idle(trace, inside, window) if inside else (0, {}, window)
+        wall, summed = window[1] - window[0], number
     else:
         covered_us = device_us = statistics.median(sum(entry.host_work_ns for entry in step) / 1e3 for step in each)
-        lane = Counter(entry.lane for entry in entries).most_common(1)[0][0] if entries else 0
-        busy, idle = host_busy_and_idle(trace, [entry for step in each for entry in step], window, lane)
+        # In a mean would stand, beside medians of all else, what held up one step alone.
+        middle = middle_places([end - start for start, end in spans])
+        busy, idle = _added(host_busy_and_idle(trace, each[place], spans[place]) for place in middle)
+        wall, summed = sum(spans[place][1] - spans[place][0] for place in middle), len(middle)
     known = {call.order for call in calls if call.flops or call.bytes_moved is not None}
     total = sum(_median(call.samples_us) for call in calls)
     known_us = sum(_median(call.samples_us) for call in calls if call.order in known)
@@ -414,12 +417,21 @@ def _sums(
         covered_us=covered_us,
         known_us=known_us / total * covered_us if total else 0.0,
         uncovered_us=uncovered,
-        busy_us=busy / 1e3 / number,
-        wall_us=(window[1] - window[0]) / 1e3 / number,
-        idle_us={cause: ns / 1e3 / number for cause, ns in idle.items()},
+        busy_us=busy / 1e3 / summed,
+        wall_us=wall / 1e3 / summed,
+        idle_us={cause: ns / 1e3 / summed for cause, ns in idle.items()},
         optimizers=facts.optimizers,
         notes=facts.notes,
     )
+
+
+def _added(steps: Iterable[tuple[int, Mapping[str, int]]]) -> tuple[int, Mapping[str, int]]:
+    """Busy time, and idle time by cause with the longest first, of some steps together."""
+    busy, causes = 0, Counter[str]()
+    for busy_of_one, idle in steps:
+        busy += busy_of_one
+        causes.update(idle)
+    return busy, dict(causes.most_common())
 
 
 def _median(samples: Sequence[float]) -> float:

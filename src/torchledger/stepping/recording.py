@@ -21,9 +21,9 @@ class StepRecording:
 
     ``plain_us`` and ``plain_after_us`` are steps of the recorded kind without a profiler, before and after it;
     ``issued_us`` and ``issued_after_us`` are the host's own times of these where the others are a GPU's;
-    ``profiled_us`` holds the mean of those under it. ``times`` is a Kineto trace with ``n_steps`` marked steps that
-    are alike, ``first_calls`` are traces of graphs' first calls (before CUDA graphs replay them): files that the
-    reader removes. ``heard`` are the eager operators of another step, ``memory`` its storages, ``eager_flops`` the
+    ``profiled_us`` holds those under it, with a GPU their mean. ``times`` is a Kineto trace with ``n_steps`` marked
+    steps that are alike, ``first_calls`` are traces of graphs' first calls (before CUDA graphs replay them): files that
+    the reader removes. ``heard`` are the eager operators of another step, ``memory`` its storages, ``eager_flops`` the
     FLOPs by operator of one that ran eagerly as a whole, where that was asked for; ``allocations`` what the CPU's
     allocator gave and took back in each recorded step (nanoseconds since its beginning, bytes). ``why_not``
     says why there is no trace; ``spans`` are then the graphs' calls by CUDA events where a GPU was in use. ``begun``

@@ -19,7 +19,7 @@ from captured import capture_call, read
 from command_line import run_cli
 from factories import make_graph, make_run
 from torchledger.capturing.graph_breaks import absent_graphs_note
-from torchledger.capturing.process import run_warnings
+from torchledger.capturing.process import run_script, run_warnings
 from torchledger.capturing.session import Capture
 from torchledger.errors import StoreError
 from torchledger.nouns import Gap, Launch
@@ -80,6 +80,29 @@ def test_a_profile_that_a_killed_process_never_wrote_is_missed(tmp_path: Path) -
         writer.add(make_run(), make_graph())
     (warning,) = run_warnings(tmp_path / "a.ledger", has_children=False, is_profiled=True)
     assert warning.startswith("no profile: the process ended")
+
+
+def test_the_ledger_of_a_killed_process_says_that_a_profile_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", WITH_TESTS["PYTHONPATH"])
+    script = write_script(tmp_path, UNBUILT, "import os, torch\ntorch.compile(torch.cos)(torch.ones(3))\nos._exit(5)\n")
+    cache = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    outcome = run_script([str(script)], tmp_path / "a.ledger", environment=cache, is_profiled=True)
+    with open_ledger(tmp_path / "a.ledger") as reader:
+        reasons = [gap.reason for gap in reader.read(Gap) if gap.where == "profile"]
+    assert outcome.exit_code == 5
+    assert reasons == ["the process ended before it could write one (killed, or os._exit)"]
+    assert len([warning for warning in outcome.warnings if warning.startswith("no profile")]) == 1
+
+
+def test_one_graph_that_is_lowered_again_was_lowered_again(tmp_path: Path, graphs: int, said: str) -> None:
+    made = [make_graph(name=f"forward_{number}", lowered_again="same_code") for number in range(graphs)]
+    with LedgerWriter(tmp_path / "a.ledger") as writer:
+        writer.add(make_run(), *made)
+    (warning,) = run_warnings(tmp_path / "a.ledger", has_children=False)
+    assert warning.startswith(said)
+    assert warning.endswith("finds it." if graphs == 1 else "finds them.")
 
 
 def test_what_was_compiled_before_the_capture_began_is_what_an_empty_ledger_names(tmp_path: Path) -> None:

@@ -135,3 +135,31 @@ def test_a_planned_step_was_heard_and_not_recorded_under_the_profiler() -> None:
     assert dict(facts.rows)["steps"].endswith("1 heard without its device")
     (phase,) = step_as_plain(totals)["phases"].values()  # type: ignore[index]
     assert phase["device_us"] is None and phase["predicted_us"] == 3.0
+
+
+def _rates(*calls: StepCall) -> tuple[list[object], list[object]]:
+    """The last rows' TFLOP/s of the tables by phase and by call."""
+    step = make_step(device_us=30.0)
+    _, phases, by_call, _ = step_sections(total_step(step, calls, {}), top=3)
+    found = []
+    for section in (phases, by_call):
+        (table,) = section.blocks
+        assert isinstance(table, Table) and table.total is not None
+        place = [column.key for column in table.columns].index("achieved_tflops_per_s")
+        found.append([row[place] for row in (*table.rows, table.total)])
+    return found[0], found[1]
+
+
+def test_a_steps_rate_is_the_same_by_phase_and_by_call() -> None:
+    product = make_step_call(name="aten::mm", flops=60_000_000, bytes_moved=10, phase="forward")
+    view = make_step_call(name="aten::t", order=1, flops=0, bytes_moved=0, phase="forward")
+    unknown = make_step_call(name="mine::op", order=2, phase="forward")
+    by_phase, by_call = _rates(product, view, unknown)
+    assert by_phase == [3.0, 3.0] and by_call[-1] == 3.0
+
+
+@pytest.mark.parametrize(("wall_us", "said"), [(1200.0, "the host is slower there"), (900.0, "no more than without")])
+def test_a_step_that_was_no_longer_under_the_profiler_is_not_called_slower(wall_us: float, said: str) -> None:
+    step = make_step(plain_us=(1000.0,), busy_us=100.0, wall_us=wall_us, idle_us={"Python": wall_us - 100.0})
+    sentence = step_sections(total_step(step, [make_step_call()], {}), top=3)[-1].blocks[-1]
+    assert said in getattr(sentence, "text", "")

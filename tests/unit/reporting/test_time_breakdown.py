@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from torchledger.nouns import Breakdown, Ceilings
+from torchledger.nouns import Breakdown, Ceilings, TimeRow
 from torchledger.reporting.document import Table
 from torchledger.reporting.terminal import render
 from torchledger.reporting.time_breakdown import breakdown_as_plain, breakdown_document
@@ -72,3 +73,13 @@ def test_shares_of_a_roofline_are_shown_or_said_to_be_unmeasured_and_never_both(
 def test_what_is_shown_cannot_command_the_terminal() -> None:
     trace = trace_from_events([kernel_event(name="evil\x1b[31m\nname")])
     assert "\x1b" not in render(breakdown_document(breakdown_of_trace(trace)))
+
+
+def test_a_view_moves_nothing_and_that_is_exact() -> None:
+    known = TimeRow("aten::t", 1, 2.0, 1.0, 2.0, flops=0, flops_us=2.0, bytes_moved=0, bytes_us=2.0, known_us=2.0)
+    view = replace(known, flops_quality="exact", bytes_quality="exact")
+    unknown = TimeRow("mine::op", 1, 2.0, 1.0, 2.0)
+    plain = replace(mixed_breakdown(), ops=(view, unknown))
+    lines = render(breakdown_document(plain)).splitlines()
+    said = {line.split()[0]: line.split()[-1] for line in lines if line.split()[:1] in (["aten::t"], ["mine::op"])}
+    assert said == {"aten::t": "exact", "mine::op": "unavailable"}

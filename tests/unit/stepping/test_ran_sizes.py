@@ -46,6 +46,7 @@ def test_launches_stand_beside_their_times_at_the_sizes_that_they_ran_with(tmp_p
     assert (rows["forward_0"].flops, rows["forward_0"].bytes_read, rows["backward_0"].flops) == (1600, 3200, 7)
     assert summary.totals.flops == 1607
     assert "s0=100" in str(summary.sizes.sentence)
+    assert "the accounts of flops and bytes are at those of the compilation" in str(summary.sizes.sentence)
     assert launch is not None and (launch.flops, launch.buffers[0].shape) == (1600, (100, 8))
 
 

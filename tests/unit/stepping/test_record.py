@@ -282,3 +282,16 @@ def test_a_step_that_does_what_was_heard_has_a_reference_even_where_others_do_mo
         step, calls = record(products(1)[:2] + products(1)[3:], spans[:2], heard=hear(*names))
         assert (step.operators_by_step, step.has_unlike_steps) == ((1, 2), False)
         assert [call.name for call in calls] == names
+
+
+def test_what_held_up_one_of_three_steps_is_no_part_of_the_step() -> None:
+    events, spans = steps(3)
+    held_up = op_event(name="aten::mm", ts=3000, dur=60_000, **SHAPES)
+    step, _ = record([*events, held_up], [*spans[:2], (2_000_000, 90_000_000)])
+    assert step.wall_us == 1000.0
+    assert step.busy_us is not None and step.busy_us + sum(step.idle_us.values()) == pytest.approx(1000.0)
+
+
+def test_of_two_steps_busy_and_idle_time_are_the_mean() -> None:
+    step, _ = record(*steps(2))
+    assert step.wall_us == 1000.0 and step.busy_us == pytest.approx(3 * 50 + 10.5)
