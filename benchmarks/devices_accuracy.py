@@ -3,7 +3,8 @@
 ``minutes DATA``     a device calibrated for 0, 1 and 2 minutes and as long as there are data (``devices_data.py``
                      wrote DATA), starting from another device's model and from nothing: operators at shapes that were
                      not learned from, launches of random programs held out, and where DATA has drawn programs their
-                     fused kernels and steps. ``--ship`` writes the model of all data.
+                     fused kernels and steps. ``--ship`` writes the model of all data, ``--families`` of it only the
+                     entries whose names begin so, beside those of ``--model`` (a whole file, as ``save_model`` makes).
 ``back DATA``        the other way: the model of those data asked about the device that it started from, by data sheets.
 ``within DATA``      what a correction learns, judged inside what it may learn from: of each operator a quarter of the
                      shapes held out, the smallest and the largest sixth; with ``--families`` launches of these instead,
@@ -20,6 +21,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import math
 import random
 import shutil
 import statistics
@@ -40,6 +42,7 @@ from strangers_errors import judge, programs
 from torchledger.calibrating.calibrate import learn
 from torchledger.calibrating.choosing import EVALUATION
 from torchledger.device.datasheets import device_of_name, find_data_sheet
+from torchledger.expecting.depth_folding import OF_VOLUMES
 from torchledger.fitting.correcting import correct_model, error_pct
 from torchledger.fitting.data import gate_public_labels, read_operator_samples
 from torchledger.fitting.fit import fit, now_utc
@@ -95,7 +98,10 @@ class Measured:
         samples = [s for s in self.samples if s.group != EVALUATION and (s.measured_utc or 0) - began <= seconds]
         held_out, taken_s = self._held_out, self.told["taken_s"]
         return samples, [
-            item for item in self.launches if taken_s[item.program] <= seconds and item.program not in held_out
+            item
+            for item in self.launches
+            # What was measured on another day came after all else.
+            if taken_s.get(item.program, math.inf) <= seconds and item.program not in held_out
         ]
 
 
@@ -105,7 +111,8 @@ def read_measured(folder: Path) -> Measured:
     samples = read_samples(operators) if operators.exists() else []
     told = json.loads((folder / "calibration.json").read_text())
     record = decode(Device, json.dumps(told["device"]).encode())
-    launches = read_launches(folder / f"fused_{TORCH}.launches").launches
+    files = [folder / f"{name}_{TORCH}.launches" for name in ("fused", "rare_fused")]
+    launches = [item for path in files if path.exists() for item in read_launches(path).launches]
     return Measured(record, samples, [item for item in launches if not clips_as_no_model_does(item)], told, folder)
 
 
@@ -176,7 +183,14 @@ def _mean(values: Iterable[float]) -> float | None:
 
 
 def minutes(
-    measured: Measured, *, jobs: int, ship: Path | None, limits: Sequence[float], scratch: Sequence[float]
+    measured: Measured,
+    *,
+    jobs: int,
+    ship: Path | None,
+    former: TimeModel | None,
+    families: str,
+    limits: Sequence[float],
+    scratch: Sequence[float],
 ) -> dict[str, Any]:
     """The curve of error over minutes."""
     base = load_model(SHIPPED / f"{BASE}{SUFFIX}")
@@ -213,6 +227,14 @@ def minutes(
             report(f"{label}, from nothing", model, len(samples), len(launches), time.monotonic() - began)
     if ship is not None:
         model, _, _ = learn(start, measured.samples, measured.launches, jobs=jobs)
+        if former is not None:
+            anew = {key: entry for key, entry in model.entries.items() if key.startswith(families)}
+            # Volumes were measured on this device alone, and taught the base as they are.
+            volumes = {key: entry for key, entry in base.entries.items() if key.endswith(OF_VOLUMES)}
+            anew |= {key: replace(entry, spread=0.0) for key, entry in volumes.items()}
+            machine = replace(former.machine, networks=model.machine.networks)
+            extras = {key: value for key, value in former.extras.items() if key.removesuffix(" interval") not in anew}
+            model = replace(former, machine=machine, entries={**former.entries, **anew}, extras=extras)
         print(save_model(model, ship, force=True, beside=BASE), "bytes shipped")
     return found
 
@@ -388,7 +410,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--ship", action="store_true", help="write the models that come with torchledger")
     parser.add_argument("--model", type=Path, help="back: the model of DATA; within: see above")
-    parser.add_argument("--families", help="within: how the launches' families begin")
+    parser.add_argument("--families", help="within, minutes --ship: how families begin")
     parser.add_argument("--others", type=Path, default=Path("data/h200"), help="back: data of the device started from")
     parser.add_argument("--only", default="", help="public: the device whose name holds this")
     parser.add_argument("--alone", action="store_true", help="public: not from the other device too, which takes long")
@@ -420,7 +442,13 @@ def main() -> None:
         elif arguments.part == "minutes":
             ship = own if arguments.ship else None
             found = minutes(
-                measured, jobs=arguments.jobs, ship=ship, limits=arguments.limits, scratch=arguments.scratch
+                measured,
+                jobs=arguments.jobs,
+                ship=ship,
+                former=load_model(arguments.model) if arguments.model else None,
+                families=arguments.families or "",
+                limits=arguments.limits,
+                scratch=arguments.scratch,
             )
         else:
             found = back(measured, arguments.model or own, arguments.others)

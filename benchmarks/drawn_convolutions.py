@@ -1,15 +1,18 @@
 """Convolutions drawn by chance, on a GPU, and as data to fit.
 
-``python benchmarks/drawn_convolutions.py measure -o ROWS.json [--limit S] [--seed N]`` times forward, backward and the
-gradient of the weight alone at drawn configurations, warm and after the cache was swept: images and signals along one
-dimension, depthwise, grouped, patches, transposed, in four precisions, with channels last or not.
+``python benchmarks/drawn_convolutions.py measure -o ROWS.json [--limit S] [--seed N] [--volumes]`` times forward,
+backward and the gradient of the weight alone at drawn configurations, warm and after the cache was swept: images and
+signals along one dimension, depthwise, grouped, patches, transposed, in four precisions, with channels last or not;
+``--volumes`` draws those over three dimensions instead.
 ``python benchmarks/drawn_convolutions.py data ROWS.json... -o FOLDER`` writes them as the launches that generated code
-would make of them, those in float32 that were not rounded for the tensor cores apart; that needs no GPU.
+would make of them, those in float32 that were not rounded for the tensor cores apart, and volumes apart; that needs no
+GPU. ``--device`` names the one that measured them.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import random
@@ -49,6 +52,11 @@ class ConvolutionCase:
     padding: int
     groups: int
     channels_last: bool
+    depth: int = 0
+    """Of a volume; 0 is none."""
+    deep_kernel: int = 1
+    deep_stride: int = 1
+    deep_padding: int = 0
 
     @property
     def is_flat(self) -> bool:
@@ -56,26 +64,48 @@ class ConvolutionCase:
         return self.kind == "signal"
 
     @property
+    def taps(self) -> tuple[int, ...]:
+        """Of the filter, by dimension."""
+        if self.depth:
+            return self.deep_kernel, self.kernel, self.kernel
+        return (self.kernel,) if self.is_flat else (self.kernel, self.kernel)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """By dimension."""
+        if self.depth:
+            return self.deep_stride, self.stride, self.stride
+        return (self.stride,) * len(self.taps)
+
+    @property
+    def paddings(self) -> tuple[int, ...]:
+        """By dimension."""
+        if self.depth:
+            return self.deep_padding, self.padding, self.padding
+        return (self.padding,) * len(self.taps)
+
+    @property
     def is_transposed(self) -> bool:
         """Its result is larger than what it is given."""
         return self.kind == "transposed"
 
-    def side(self, size: int) -> int:
-        """Of the result, where the input has ``size``."""
+    def _sides(self, given: tuple[int, ...]) -> tuple[int, ...]:
+        """Of the result."""
+        along = zip(given, self.taps, self.strides, self.paddings, strict=True)
         if self.is_transposed:
-            return (size - 1) * self.stride - 2 * self.padding + self.kernel
-        return (size + 2 * self.padding - self.kernel) // self.stride + 1
+            return tuple((size - 1) * stride - 2 * padding + taps for size, taps, stride, padding in along)
+        return tuple((size + 2 * padding - taps) // stride + 1 for size, taps, stride, padding in along)
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
         """Of the input, the weight and the result."""
         given = (self.width,) if self.is_flat else (self.height, self.width)
-        taps = (self.kernel,) * len(given)
+        given = (self.depth, *given) if self.depth else given
         weight = (
             (self.c_in, self.c_out // self.groups) if self.is_transposed else (self.c_out, self.c_in // self.groups)
         )
-        made = tuple(self.side(size) for size in given)
-        return (self.count, self.c_in, *given), (*weight, *taps), (self.count, self.c_out, *made)
+        made = self._sides(given)
+        return (self.count, self.c_in, *given), (*weight, *self.taps), (self.count, self.c_out, *made)
 
     @property
     def flops(self) -> int:
@@ -132,20 +162,85 @@ def draw(count: int, seed: int) -> Iterator[ConvolutionCase]:
             yield case
 
 
+def draw_volumes(count: int, seed: int) -> Iterator[ConvolutionCase]:
+    """Configurations as networks over films, scans and fields have them, and some that none has."""
+    pick = random.Random(f"volumes {seed}")
+    found = 0
+    while found < count:
+        kind = pick.choice(
+            (
+                "full",
+                "full",
+                "full",
+                "flat",
+                "deep",
+                "pointwise",
+                "patches",
+                "transposed",
+                "first",
+                "depthwise",
+                "grouped",
+            )
+        )
+        channels = (4, 8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 512)
+        c_in, c_out, groups = pick.choice(channels), pick.choice(channels), 1
+        kernel = deep_kernel = pick.choice((3, 3, 3, 5))
+        stride, deep_stride = pick.choice(((1, 1), (1, 1), (2, 2), (2, 1)))
+        depth, width = round(2 ** pick.uniform(0.5, 7)), round(2 ** pick.uniform(1.5, 8))
+        if kind == "flat":
+            deep_kernel = deep_stride = 1
+        elif kind == "deep":
+            kernel, stride, deep_stride = 1, 1, pick.choice((1, 1, 2))
+        elif kind == "pointwise":
+            kernel = deep_kernel = 1
+            stride = deep_stride = pick.choice((1, 1, 1, 2))
+        elif kind == "patches":
+            kernel, deep_kernel = pick.choice(((2, 2), (4, 4), (16, 2), (16, 4), (8, 1), (4, 2)))
+            stride, deep_stride, c_in = kernel, deep_kernel, pick.choice((1, 3, c_in))
+            depth, width = max(1, depth // 2) * deep_kernel, max(1, width // 2) * kernel
+        elif kind == "transposed":
+            kernel, deep_kernel = pick.choice(((2, 2), (2, 2), (4, 4), (2, 1)))
+            stride, deep_stride = min(kernel, 2), min(deep_kernel, 2)
+        elif kind == "first":
+            c_in, kernel = pick.choice((1, 1, 2, 3, 3, 4)), pick.choice((3, 5, 7))
+        elif kind == "depthwise":
+            groups = c_out = c_in
+        elif kind == "grouped":
+            groups = pick.choice([each for each in (2, 4, 8, 16, 32) if c_in % each == c_out % each == 0] or [1])
+        if pick.random() < 0.7:
+            width = max(1, width // 7 * 7 if pick.random() < 0.5 else width // 8 * 8)
+        kept = kind not in ("patches", "pointwise", "transposed")
+        padding, deep_padding = (each // 2 if kept else int(each == 4) for each in (kernel, deep_kernel))
+        padding, deep_padding = (0, 0) if kind == "patches" else (padding, deep_padding)
+        case = ConvolutionCase(
+            "transposed" if kind == "transposed" else f"volume {kind}", pick.choice((*PRECISIONS, "tf32")),
+            max(1, round(2 ** pick.uniform(-0.5, 5))), c_in, c_out, width, width, kernel, stride,
+            padding, groups, channels_last=pick.random() < 0.25,
+            depth=max(depth, deep_kernel), deep_kernel=deep_kernel, deep_stride=deep_stride,
+            deep_padding=deep_padding,
+        )  # fmt: skip
+        largest = max(math.prod(shape) for shape in case.shapes)
+        if _LEAST_FLOPS < case.flops < _MOST_FLOPS and largest < _MOST_ELEMENTS // 2 and min(case.shapes[2]) > 0:
+            found += 1
+            yield case
+
+
 def runs(case: ConvolutionCase, place: str) -> dict[str, Callable[[], Any]]:
     """What is timed of a case, by direction."""
     import torch
 
     given, weighted, made = case.shapes
     dtype = getattr(torch, "float32" if case.precision == "tf32" else case.precision)
+    last = torch.channels_last_3d if case.depth else torch.channels_last
 
     def tensor(shape: tuple[int, ...]) -> Any:
         values = torch.randn(*shape, device=place, dtype=dtype)
-        return values.to(memory_format=torch.channels_last) if case.channels_last else values
+        return values.to(memory_format=last) if case.channels_last else values
 
     image, weight, gradient = tensor(given), tensor(weighted), tensor(made)
     dims = len(given) - 2
-    sizes = ([case.stride] * dims, [case.padding] * dims, [1] * dims, case.is_transposed, [0] * dims, case.groups)
+    along = [list(case.strides), list(case.paddings), [1] * dims]
+    sizes = (*along, case.is_transposed, [0] * dims, case.groups)
 
     def forward() -> Any:
         torch.backends.cudnn.allow_tf32 = case.precision == "tf32"
@@ -171,14 +266,15 @@ def launches(rows: Sequence[Row]) -> Iterator[MeasuredLaunch]:
 
 def _launch(row: Row, graph: str, order: int) -> Launch:
     names = ConvolutionCase.__dataclass_fields__
-    case = ConvolutionCase(**{name: row[name] for name in names})
+    case = ConvolutionCase(**{name: row[name] for name in names if name in row})
     dtype = "float32" if case.precision == "tf32" else case.precision
 
     def buffer(name: str, shape: tuple[int, ...], role: Literal["input", "output"]) -> Buffer:
         stride = [math.prod(shape[place + 1 :]) for place in range(len(shape))]
         if case.channels_last:
-            _, channels, height, width = shape
-            stride = [height * width * channels, 1, width * channels, channels]
+            _, channels, *sides = shape
+            inner = [channels * math.prod(sides[place + 1 :]) for place in range(len(sides))]
+            stride = [channels * math.prod(sides), 1, *inner]
         return made_buffer(name, dtype, shape, stride, role, numel=math.prod(shape))
 
     given, weighted, made = case.shapes
@@ -186,9 +282,14 @@ def _launch(row: Row, graph: str, order: int) -> Launch:
     if direction == "forward":
         call, operator = "extern_kernels.convolution", "convolution"
         buffers = [buffer("image", given, "input"), buffer("weight", weighted, "input"), buffer("out", made, "output")]
-        dims = len(given) - 2
-        spread = {"stride": case.stride, "padding": case.padding, "dilation": 1, "output_padding": 0}
-        kwargs = {name: str((size,) * dims) for name, size in spread.items()}
+        none = (0,) * len(case.taps)
+        spread = {
+            "stride": case.strides,
+            "padding": case.paddings,
+            "dilation": (1,) * len(none),
+            "output_padding": none,
+        }
+        kwargs = {name: str(sizes) for name, sizes in spread.items()}
         kwargs |= {"transposed": str(case.is_transposed), "groups": str(case.groups), "bias": "None"}
     else:
         operator = "convolution_backward"
@@ -210,20 +311,28 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=150, help="seconds")
     parser.add_argument("--count", type=int, default=4000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="NVIDIA H200")
+    parser.add_argument("--volumes", action="store_true", help="over three dimensions")
     options = parser.parse_args()
     if options.what == "measure":
-        cases = list(draw(options.count, options.seed))
+        cases = list((draw_volumes if options.volumes else draw)(options.count, options.seed))
         asked = [
             ({"case": number, **asdict(case)}, lambda case=case: runs(case, "cuda"))
             for number, case in enumerate(cases)
         ]
         print(f"{time_all(asked, options.output, options.limit)} rows", flush=True)
         return
-    rows = [row for path in options.rows for row in json.loads(path.read_text())]
-    for name, is_exact in (("drawn_convolutions", False), ("drawn_exact_convolutions", True)):
-        path = options.output / f"{name}_torch2.11.launches"
-        some = [row for row in rows if (row["precision"] == "float32") == is_exact]
-        print(f"{path}: {write_data(path, launches(some)):,} launches")
+    rows = [
+        {**row, "case": f"{place}-{row['case']}" if place else row["case"]}
+        for place, path in enumerate(options.rows)
+        for row in json.loads(path.read_text())
+    ]
+    for is_deep, is_exact in itertools.product((False, True), repeat=2):
+        kind = "volumes" if is_deep else "convolutions"
+        path = options.output / f"drawn_{'exact_' if is_exact else ''}{kind}_torch2.11.launches"
+        some = [row for row in rows if (bool(row.get("depth")), row["precision"] == "float32") == (is_deep, is_exact)]
+        if some:
+            print(f"{path}: {write_data(path, launches(some), options.device):,} launches")
 
 
 if __name__ == "__main__":

@@ -191,6 +191,28 @@ def pictures(pick: random.Random, place: str) -> list[Drawn]:
     return pick.sample(every, 3)
 
 
+def adaptive(pick: random.Random, place: str) -> list[Drawn]:
+    """Pooling to a number of cells that need not divide the image's sides, and its gradients; to more cells, too."""
+    import torch
+
+    aten = torch.ops.aten
+    channels, side = pick.choice((16, 64, 128, 256, 512, 512, 1024, 2048)), round(2 ** pick.uniform(1, 7))
+    high, wide = side, max(1, round(side * pick.choice((1, 1, 1, 0.5, 1.5))))
+    count = max(1, min(256, int(min(_numel(pick), 2**25) / channels / high / wide)))
+    given = _values(pick, place, (count, channels, high, wide))
+    if pick.random() < 0.3:
+        given = given.contiguous(memory_format=torch.channels_last)
+    cells = [pick.choice((1, 2, 3, 4, 5, 6, 6, 7, 7, 7, 8, 12, 14, 16))] * 2
+    small = aten._adaptive_avg_pool2d(given, cells)
+    largest, places = aten.adaptive_max_pool2d(given, cells)
+    return [
+        ("_adaptive_avg_pool2d.default", (given, cells)),
+        ("_adaptive_avg_pool2d_backward.default", (torch.randn_like(small), given)),
+        ("adaptive_max_pool2d.default", (given, cells)),
+        ("adaptive_max_pool2d_backward.default", (torch.randn_like(largest), given, places)),
+    ]
+
+
 def transforms(pick: random.Random, place: str) -> list[Drawn]:
     """Fourier transforms, distances and factors of small matrices."""
     import torch
@@ -241,7 +263,7 @@ _MAKERS: tuple[Callable[[random.Random, str], list[Drawn]], ...] = (
     bags, bags, bags, indexing, indexing, sorting, sorting, scans, counting, pictures, pictures, transforms,
 )  # fmt: skip
 
-_BY_NAME = {maker.__name__: maker for maker in (*_MAKERS, products)}
+_BY_NAME = {maker.__name__: maker for maker in (*_MAKERS, products, adaptive)}
 
 
 def described(drawn: Drawn, made: Any) -> dict[str, Any]:
@@ -346,7 +368,9 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=100, help="seconds")
     parser.add_argument("--count", type=int, default=4000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--kinds", nargs="*", choices=sorted(_BY_NAME), help="of calls to draw; all but `products`")
+    parser.add_argument(
+        "--kinds", nargs="*", choices=sorted(_BY_NAME), help="of calls to draw; all but `products` and `adaptive`"
+    )
     parser.add_argument("--device", default="NVIDIA H200")
     options = parser.parse_args()
     if options.what == "measure":

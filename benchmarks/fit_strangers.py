@@ -9,6 +9,8 @@ of them, those that move most, and prints the errors over these. ``--constants F
 attention's kernels cost to the configurations that are not held out, and writes the constants of the device's
 generation with them (``expecting/generations``). ``--fold N`` and ``--seed S`` hold another quarter out:
 every fourth from the Nth on, of an order that S shuffles. ``--own-constants FILE`` asks with these constants.
+``--beside FILE...``
+are launches that another device of the generation measured: described for that one, they teach as well, all of them.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ from torchledger.fitting.launches import (
 from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.sample_launches import launches_of_samples
 from torchledger.fitting.time_model import Entry
+from torchledger.fitting.transfer import SPREAD_WITHIN_GENERATION
 from torchledger.predicting.devices import find_model
 from torchledger.predicting.model_file import save_model
 from torchledger.store.launch_file import MeasuredLaunch, read_launches
@@ -83,6 +86,18 @@ def joined(one: LaunchTable, other: LaunchTable) -> LaunchTable:
     }
     values = np.concatenate([one.values, align_columns(other.values, other.names, one.names)])
     return replace(one, values=values, **stacked)
+
+
+def tables_beside(paths: Sequence[Path]) -> dict[str, LaunchTable]:
+    """What other devices measured, each described for its own machine; those of ``exact`` convolutions of float32."""
+    found: dict[str, LaunchTable] = {}
+    for path in paths:
+        read = read_launches(path)
+        machine = replace(find_model(read.device).machine, networks=LATEST_NETWORKS)
+        described, _ = build_launch_tables(read.launches, machine, convolution_tf32="exact" not in path.name)
+        for family, table in described.items():
+            found[family] = joined(found[family], table) if family in found else table
+    return found
 
 
 def report(entry: Entry, table: LaunchTable) -> str:
@@ -197,6 +212,7 @@ def main() -> None:
     parser.add_argument("--fold", type=int, default=0)
     parser.add_argument("--seed", type=int)
     parser.add_argument("--own-constants", type=Path)
+    parser.add_argument("--beside", type=Path, nargs="*", default=())
     arguments = parser.parse_args()
     model = find_model(arguments.model)
     if any(family.startswith("launch:fused") for family in arguments.families):
@@ -233,13 +249,18 @@ def main() -> None:
     entries, extras = dict(model.entries), dict(model.extras)
     exact = [item for item in exact if item.program not in held]
     rounded = [item for item in rounded if item.program not in held]
-    for family, table in tables(learned, model.machine, exact, rounded).items():
+    taught = tables(learned, model.machine, exact, rounded)
+    own = set(taught)
+    for family, table in tables_beside(arguments.beside).items():
+        taught[family] = joined(taught[family], table) if family in taught else table
+    for family, table in taught.items():
         if not family.startswith(tuple(arguments.families)):
             continue
         options = usual_options(family, len(table.times_us))
         if not family.startswith("launch:fused"):
             options = replace(options, hyper_rows=160)
-        entries[family] = fit_launch_table(table, options)
+        spread = 0.0 if family in own else SPREAD_WITHIN_GENERATION
+        entries[family] = replace(fit_launch_table(table, options), spread=spread)
         # What widened the intervals were programs that are among the learned now.
         extras.pop(f"{family} interval", None)
         if arguments.all and family.startswith(FITTED_BASELINES):

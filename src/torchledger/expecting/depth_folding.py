@@ -2,26 +2,33 @@
 
 A library computes both as products of pixels, channels and taps, whose sides are what its time goes with: a filter of
 three taps along the depth is one of three times the channels, over as many images as the result has places along the
-depth. No network learned passes of three dimensions: of 84 eager calls, none of which taught this, nine of ten are
-within a factor of 2.6 (``docs/results/strangers.md``).
+depth. No network learned passes of three dimensions, and the library has other kernels for them, some many times slower
+than those of two: what is measured beside this is learned in families of their own (``OF_VOLUMES``). A model without
+them is within a factor of 2.6 in nine of ten of 84 eager calls, and of 1.5 in half of 6,846 drawn ones
+(``docs/results/strangers.md``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from torchledger.expecting.launch_tensors import runs_transposed
+from torchledger.expecting.launch_tensors import alignment_of, runs_transposed
 from torchledger.nouns import Buffer
 
 DEEP = "deep"
 """The column of convolutions of three dimensions."""
 DEEP_WIDTH = float(np.log(2.0))
-"""Half of an interval's logarithm: what holds six of seven of these calls."""
+"""Half of an interval's logarithm: what holds six of seven of these calls where nothing was learned of volumes."""
+
+OF_VOLUMES = " of volumes"
+"""What the name of a convolution's family ends in where it is of three dimensions."""
 
 _SIDES = 5
+_NARROW = 8  # channels, below which a library pads or has other kernels
 
 
 def without_depth(
@@ -38,6 +45,36 @@ def without_depth(
         [folded.get(id(buffer), buffer) for buffer in inputs],
         [folded.get(id(buffer)) or _flattened(buffer) for buffer in outputs],
     )
+
+
+def volume_columns(inputs: Sequence[Buffer], outputs: Sequence[Buffer], *, is_backward: bool) -> Mapping[str, float]:
+    """What folding forgets of a convolution of three dimensions: its sides along the depth, and how its tensors lie.
+    Empty for any other."""
+    deep = [buffer for buffer in inputs if len(buffer.shape) == _SIDES]
+    made = [buffer for buffer in outputs if len(buffer.shape) == _SIDES]
+    if len(deep) < 2 + is_backward or not made:
+        return {}
+    result, image, weight = deep[:3] if is_backward else (made[0], *deep[:2])
+    taps, depth, left = weight.shape[2:], image.shape[2], result.shape[2]
+    larger = math.prod(max(image.shape[2:], result.shape[2:], key=math.prod))
+    return {
+        "volumes": math.log(image.shape[0]),
+        "log depth": math.log(depth),
+        "log depth of result": math.log(left),
+        "taps along depth": float(taps[0]),
+        "taps across depth": float(taps[1] * taps[2]),
+        "log depth over depth": math.log(depth / left),
+        "log side over side": math.log(image.shape[-1] / result.shape[-1]),
+        "log places": math.log(larger),
+        "channels of a filter": math.log(weight.shape[1]),
+        "alignment of a filter": alignment_of(weight.shape[1]),
+        "alignment of places": alignment_of(math.prod(result.shape[2:])),
+        "narrow": float(min(weight.shape[:2]) < _NARROW),
+        "float16": float(image.dtype == "float16"),
+        "lies last": float(image.stride[1] == 1 < image.shape[1]),
+        "result lies last": float(result.stride[1] == 1 < result.shape[1]),
+        "filters lie last": float(weight.stride[1] == 1 < weight.shape[1]),
+    }
 
 
 def is_deep(buffers: Sequence[Buffer]) -> bool:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from torchledger.expecting.convolution_network import learned_convolution_times
 from torchledger.expecting.convolution_times import convolution_times
-from torchledger.expecting.depth_folding import DEEP, is_deep, without_depth
+from torchledger.expecting.depth_folding import DEEP, is_deep, volume_columns, without_depth
 from torchledger.expecting.launch_tensors import alignment_of, runs_transposed, tensors_of, tiles_of_product
 from torchledger.expecting.machine import Machine
 from torchledger.expecting.pass_networks import Elements, passes_and_choices, passes_of_call, runs_one_by_one
@@ -38,8 +38,10 @@ _SIDES = 4
 
 def convolution_columns(launch: Launch, machine: Machine) -> dict[str, float]:
     """Features of a convolution beside ``expected_convolutions``."""
-    inputs, outputs = _tensors(launch)
-    operands, deep = _operands(launch, inputs, outputs), float(is_deep(tensors_of(launch)[0]))
+    given = tensors_of(launch)
+    is_backward = "backward" in operation_of(launch)
+    inputs, outputs = without_depth(*given, is_backward=is_backward)
+    operands, deep = _operands(launch, inputs, outputs), float(is_deep(given[0]))
     if operands is None:
         return {"described": 0.0, DEEP: deep}
     image, weight, result, runs_back = operands
@@ -69,6 +71,7 @@ def convolution_columns(launch: Launch, machine: Machine) -> dict[str, float]:
         "channel alignment": alignment_of(per_group),
         "out channel alignment": alignment_of(out_channels),
         DEEP: deep,
+        **volume_columns(*given, is_backward=is_backward),
     }
 
 

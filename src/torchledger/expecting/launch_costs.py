@@ -19,7 +19,7 @@ from torchledger.expecting.atomic_lines import is_by_distance, most_in_line
 from torchledger.expecting.constants import KernelConstants
 from torchledger.expecting.launch_tiles import Tile, TileCost, cost_of_tiles, next_power
 from torchledger.expecting.machine import Machine
-from torchledger.expecting.memory_accesses import MemoryAccess, divisions_of, memory_accesses
+from torchledger.expecting.memory_accesses import MemoryAccess, distinct_divisions_of, divisions_of, memory_accesses
 from torchledger.nouns import Launch, LoopNest
 
 FOLDS = ("persistent across", "persistent along", "looped across", "looped along")
@@ -140,12 +140,7 @@ def kernel_costs(
     parts["near"] = chosen.near_bytes / (constants.near_bytes * each)
     lanes = machine.vector_instructions_per_us
     parts["move"] = constants.move * chosen.instructions / lanes
-    divisions = sum(
-        divisions_of(access.declared.index, constants.shift, constants.clamp) * access.count
-        for access in accesses
-        if None in access.declared.strides
-    )
-    parts["divide"] = constants.divide * divisions / lanes
+    parts["divide"] = constants.divide * _divisions(accesses, machine) / lanes
     loads = sum(access.is_load for access in accesses)
     if chosen.tile.rows:
         parts["row turn"] = chosen.rounds * chosen.turns * constants.row_turn_us
@@ -172,6 +167,21 @@ def kernel_costs(
         reads_again=chosen.turns > 1 and any(not access.in_reduction and access.is_load for access in accesses),
         registers=_registers(chosen.tile, nests, accesses),
         held=held,
+    )
+
+
+def _divisions(accesses: Sequence[MemoryAccess], machine: Machine) -> float:
+    """Divisions that computed addresses ask for."""
+    constants = machine.constants.kernels
+    computed = [access for access in accesses if None in access.declared.strides]
+    if not machine.knows_shared_indices:
+        costs = (divisions_of(each.declared.index, constants.shift, constants.clamp) * each.count for each in computed)
+        return sum(costs)
+    passes: dict[int, list[str]] = {}
+    for access in computed:
+        passes.setdefault(access.count, []).append(access.declared.index)
+    return sum(
+        count * distinct_divisions_of(indices, constants.shift, constants.clamp) for count, indices in passes.items()
     )
 
 

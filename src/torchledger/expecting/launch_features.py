@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from torchledger.expecting.attention_schedules import SCHEDULED, kernel_columns
 from torchledger.expecting.cache_state import CacheState
+from torchledger.expecting.depth_folding import DEEP, OF_VOLUMES
 from torchledger.expecting.kernel_details import (
     LITTLE,
     detail_columns,
@@ -199,6 +200,8 @@ def _features(
             values[EXPECTED] = math.log(roofline_us + machine.floor_us * kernels)
     if EXPECTED in expected and machine.has_tile_baseline and not family.startswith("launch:attention"):
         baseline_us = math.exp(expected[EXPECTED])
+    if values.get(DEEP):
+        family += OF_VOLUMES
     return LaunchFeatures(family, values, baseline_us, roofline_us, parts_us, streamed)
 
 

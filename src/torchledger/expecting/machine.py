@@ -22,11 +22,12 @@ _FIRST_WITH_TF32 = (8, 0)  # compute capability
 """Traffic that DRAM must carry, unless the L2 is larger yet: beyond the caches of all but the largest devices."""
 
 
-FIRST_NETWORKS, LATEST_NETWORKS = 1, 9
+FIRST_NETWORKS, LATEST_NETWORKS = 1, 10
 _LAST_WITHOUT_GROUPS = 4
 _LAST_WITH_SORTS_ALIKE = 5
 _LAST_WITHOUT_MASKS = 6
 _LAST_WITHOUT_DISTANCES = 7
+_LAST_WITH_INDICES_ALONE = 9
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ class Machine:
     apart and ``conv2d`` by what several teachers say, and fused kernels as they are since (``knows_directions``), 6
     with wider ones of convolutions, of float32 in groups too, 7 with products of yet more labels (``knows_masks``), 8
     with the same, and with what atomics and scattered stores that meet cost (``knows_distances``), 9 with convolutions
-    of more layers in half precision. A file keeps those that it learned with."""
+    of more layers in half precision, 10 with the same, and with addresses that a kernel computes once
+    (``knows_shared_indices``). A file keeps those that it learned with."""
 
     @property
     def name(self) -> str:
@@ -117,6 +119,11 @@ class Machine:
         """Whether fused kernels were learned beside what atomics cost that meet in one line of memory, and scattered
         stores into rows that several blocks write."""
         return self.networks > _LAST_WITHOUT_DISTANCES
+
+    @property
+    def knows_shared_indices(self) -> bool:
+        """Whether fused kernels were learned beside divisions that accesses of one pass have in common counted once."""
+        return self.networks > _LAST_WITH_INDICES_ALONE
 
     @property
     def loop_costs(self) -> Mapping[str, LoopCosts]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -186,3 +186,30 @@ def divisions_of(index: str, shift: float, clamp: float) -> float:
     divisors = [int(number) for number in _DIVISOR.findall(index)]
     whole = sum(shift if number & (number - 1) == 0 else 1.0 for number in divisors if number > 1)
     return whole + clamp * (index.count("min(") + index.count("max("))
+
+
+def distinct_divisions_of(indices: Iterable[str], shift: float, clamp: float) -> float:
+    """``divisions_of`` indices of one pass, each part of theirs that is the same once, as compilers compute it."""
+    costs: dict[str, float] = {}
+    for index in dict.fromkeys(indices):
+        costs.update(_parts_that_divide(index, shift, clamp))
+    return sum(costs.values())
+
+
+@lru_cache(maxsize=20_000)
+def _parts_that_divide(index: str, shift: float, clamp: float) -> tuple[tuple[str, float], ...]:
+    """Each part of an index that divides, or takes a minimum or maximum, and its cost; of one that is not read, the
+    whole."""
+    tree = _parsed(index)
+    if tree is None:
+        return ((index, divisions_of(index, shift, clamp)),)
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            found.append((ast.unparse(node), clamp))
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv | ast.Mod):
+            by = node.right.value if isinstance(node.right, ast.Constant) else None
+            is_power = isinstance(by, int) and by > 0 and by & (by - 1) == 0
+            if by != 1:
+                found.append((ast.unparse(node), shift if is_power else 1.0))
+    return tuple(found)

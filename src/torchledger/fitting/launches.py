@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torchledger.errors import FitError
 from torchledger.expecting.attention_schedules import SCHEDULED
 from torchledger.expecting.constants import Constants
+from torchledger.expecting.depth_folding import OF_VOLUMES
 from torchledger.expecting.launch_features import LaunchFeatures, baseline_column, features_of_launches
 from torchledger.expecting.launch_tensors import EXPECTED
 from torchledger.expecting.machine import Machine, estimate_machine
@@ -35,7 +36,8 @@ _HYPER_DRAWS_OF_FUSED = 4
 _INDUCING_OF_FUSED = 2048
 """Fused kernels differ in more ways than the calls of one library."""
 _ROWS_OF_NETWORKS = 3000
-"""Fewer rows teach networks little; convolutions stand on networks already, and more beside them say nothing."""
+"""Fewer rows teach networks little; convolutions stand on networks already, and more beside them say nothing, but for
+those of volumes, of which these know nothing."""
 _WITHOUT_SHIFT = ("launch:fused", "launch:convolution")
 
 _RANGE_COLUMNS = (
@@ -200,7 +202,8 @@ def usual_options(family: str, n_rows: int) -> Options:
     options = Options(hyper_rows=_HYPER_ROWS)
     if family.startswith("launch:fused"):
         options = replace(options, inducing=_INDUCING_OF_FUSED, hyper_draws=_HYPER_DRAWS_OF_FUSED)
-    if n_rows >= _ROWS_OF_NETWORKS and not family.startswith("launch:convolution"):
+    stands_on_networks = family.startswith("launch:convolution") and not family.endswith(OF_VOLUMES)
+    if n_rows >= _ROWS_OF_NETWORKS and not stands_on_networks:
         options = replace(options, members=(*options.members, "networks"))
     return options
 

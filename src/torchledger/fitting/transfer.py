@@ -16,7 +16,7 @@ from torchledger.expecting.machine import Machine, assumptions, published_rates
 from torchledger.fitting.time_model import Entry, Origin, TimeModel
 from torchledger.nouns import Ceilings, Device
 
-_SPREAD_WITHIN_GENERATION, _SPREAD_BETWEEN_GENERATIONS = 0.15, 0.5
+SPREAD_WITHIN_GENERATION, _SPREAD_BETWEEN_GENERATIONS = 0.15, 0.5
 """How far (in logarithms) nine of ten transferred times are off, besides the interval of the device that was measured:
 to one of its generation, and of another. ``benchmarks/devices_accuracy.py`` says how well that holds."""
 
@@ -54,7 +54,7 @@ def transfer_model(model: TimeModel, device: Device, reached: ReachedRates | Non
     """
     machine = transfer_machine(model.machine, device, reached)
     is_alike = device.compute_capability == machine.learned_on
-    spread = _SPREAD_WITHIN_GENERATION if is_alike else _SPREAD_BETWEEN_GENERATIONS
+    spread = SPREAD_WITHIN_GENERATION if is_alike else _SPREAD_BETWEEN_GENERATIONS
     return replace(
         model,
         device=device.name,

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from torchledger.errors import PredictError
-from torchledger.expecting.depth_folding import DEEP, DEEP_WIDTH
+from torchledger.expecting.depth_folding import DEEP, DEEP_WIDTH, OF_VOLUMES
 from torchledger.expecting.launch_convolutions import EXACT_FLOAT32, ONE_BY_ONE
 from torchledger.expecting.launch_features import LaunchFeatures, features_of_launches, knows_steps
 from torchledger.expecting.pass_networks import ONE_BY_ONE_WIDTH
@@ -59,6 +59,9 @@ def predict_launches(
     for index, (launch, features) in enumerate(zip(launches, described, strict=True)):
         if features is not None and asked[index] is not launch and ROUNDED in model.entries:
             features = described[index] = of_rounded_product(features, launch)
+        if features is not None and features.family not in model.entries:
+            # What learned of no volumes is asked about the images that they fold into.
+            features = described[index] = replace(features, family=features.family.removesuffix(OF_VOLUMES))
         if launch.category == "nop" or launches_nothing(launch):
             continue
         if (flex := flex_prediction(model, launch)) is not None:
@@ -78,7 +81,8 @@ def predict_launches(
         # Launches of programs that nobody chose spread more than the rows held out of those that were sampled.
         width = width * model.extras.get(f"{family} interval", 1.0)
         width = np.maximum(width, [ONE_BY_ONE_WIDTH * each.values.get(ONE_BY_ONE, 0.0) for each in some])
-        width = np.maximum(width, [DEEP_WIDTH * each.values.get(DEEP, 0.0) for each in some])
+        if not family.endswith(OF_VOLUMES):
+            width = np.maximum(width, [DEEP_WIDTH * each.values.get(DEEP, 0.0) for each in some])
         for place, index in enumerate(indices):
             middle = some[place].log_baseline_of(entry.feature_names) + float(residual[place])
             where = range_of(float(distance[place]))

@@ -1,4 +1,5 @@
-"""Blocks that few networks have, at random sizes: norms side by side, ranks, scattered rows, images that grow.
+"""Blocks that few networks have, at random sizes: norms side by side, ranks, scattered rows, images that grow, rows
+that do not lie as they are read, and long ones.
 
 What random chains and usual networks hold seldom is what a model of times knows worst: gradients of several norms in
 one kernel, which hold more values than a thread has registers, sorts, running sums, atomics, and upsampled images.
@@ -201,11 +202,123 @@ def _growing_images(draw: Draw) -> Function:
     return run
 
 
+def _turned(draw: Draw) -> Function:
+    """Rows that do not lie as they are read: a norm or softmax over what was transposed, folded, cut into windows or
+    made by channels, with or without a product that would lay it out anew."""
+    width = draw.choose(_NORM_WIDTHS) if draw.chance(0.7) else draw.size(32, 3072, draw.choose((1, 2, 8, 16)))
+    numel = draw.size(min(2**16, draw.largest // 64), draw.largest // 4)
+    way = draw.choose(("tokens", "tokens", "channels", "channels", "patches", "windows", "heads"))
+    side = (
+        draw.choose((7, 8, 14, 16, 20, 28, 32, 56, 64)) if way != "patches" else 2 * draw.choose((4, 7, 8, 14, 16, 28))
+    )
+    length = side * side if way != "tokens" else draw.choose((16, 49, 64, 128, 196, 197, 256, 512, 576, 1024, 2048))
+    batch = max(1, min(512, numel // (length * width)))
+    shape = (batch, width, length) if way == "channels" else (batch, length, width)
+    x, beside = draw.add(shape), draw.add((batch, length, width)) if draw.chance(0.4) else ""
+    mixes = way == "tokens" and draw.chance(0.7)
+    mixing, biased = draw.add((length, length), "weight") if mixes else "", draw.chance(0.5)
+    bias = draw.add((length,), "weight") if mixing and biased else ""
+    heads = draw.choose([heads for heads in (1, 2, 4, 8) if width % heads == 0])
+    normed = {"patches": 4 * width, "heads": width // heads}.get(way, width)
+    norm, ends = (
+        draw_norm(draw, normed, rms=draw.chance(0.35)),
+        draw.choose(("norm", "norm", "norm", "softmax", "mean")),
+    )
+    weight = draw.add((draw.choose((normed, normed // 2 or 1, 256)), normed), "weight") if draw.chance(0.5) else ""
+    name = draw.choose(("", "", "gelu", "silu", "relu"))
+    cut = draw.choose([cut for cut in (2, 4, 7, 8) if side % cut == 0] or [1])
+
+    def turn(t: Mapping[str, Any]) -> Any:
+        h = t[x]
+        if way == "tokens":
+            h = h.transpose(1, 2)
+            h = functional().linear(h, t[mixing], t[bias] if bias else None) if mixing else h
+            return h.transpose(1, 2) if mixing else h.contiguous().transpose(1, 2) * 0.5
+        if way == "channels":
+            return h.transpose(1, 2)
+        if way == "heads":
+            return h.reshape(batch, length, heads, width // heads).transpose(1, 2)
+        h = h.reshape(batch, side, side, width)
+        if way == "patches":
+            return h.reshape(batch, side // 2, 2, side // 2, 2, width).permute(0, 1, 3, 4, 2, 5).flatten(3)
+        h = h.roll((-(cut // 2), -(cut // 2)), (1, 2)) if biased else h
+        parts = h.reshape(batch, side // cut, cut, side // cut, cut, width).permute(0, 1, 3, 2, 4, 5)
+        return parts.reshape(batch, length, width)
+
+    def run(**t: Any) -> Any:
+        h = turn(t)
+        h = activate(name, h) if name else h
+        h = h + t[beside] if beside and h.shape == t[beside].shape else h
+        if ends == "norm":
+            h = norm(h, t)
+        else:
+            h = h.softmax(-1) if ends == "softmax" else h.mean(-2)
+        return functional().linear(h, t[weight]) if weight else h
+
+    return run
+
+
+def _long_rows(draw: Draw) -> Function:
+    """Rows of 2,000 to 260,000 numbers, which a kernel walks several times: softmax, norms, losses, largest ones."""
+    width = draw.choose((2048, 4096, 8192, 16_384, 32_000, 32_768, 50_257, 65_536, 128_256)) if draw.chance(0.5) else 0
+    width = width or draw.size(1536, 2**18, draw.choose((1, 2, 8, 64)))
+    numel = draw.size(max(2**17, 4 * width), max(2**18, 4 * width, draw.largest // 2))
+    rows, before = max(4, numel // width), draw.choose(("", "scale", "scale", "mask", "bias", "cap"))
+    x, bias = draw.add((rows, width)), draw.add((width,), "weight") if before == "bias" else ""
+    ways = (
+        "softmax",
+        "softmax",
+        "log_softmax",
+        "layer_norm",
+        "rms_norm",
+        "logsumexp",
+        "cross_entropy",
+        "standard",
+        "max",
+    )
+    way, wide, dropout = draw.choose(ways), draw.chance(0.5), 0.1 if draw.chance(0.25) else 0.0
+    ids, norm = draw.add((rows,), "ids", high=width), draw_norm(draw, width, rms=way == "rms_norm")
+    length = draw.choose((rows, max(1, rows // 8)))
+
+    def prepare(h: Any, t: Mapping[str, Any]) -> Any:
+        import torch
+
+        if before == "scale":
+            return h * 0.125
+        if before == "cap":
+            return 30.0 * (h / 30.0).tanh()
+        if before == "bias":
+            return h + t[bias]
+        if before == "mask":
+            row, column = torch.arange(rows, device=h.device) % length, torch.arange(width, device=h.device)
+            return h.masked_fill(column[None] > row[:, None] + width // 2, -1e4)
+        return h
+
+    def run(**t: Any) -> Any:
+        h = prepare(t[x].float() if wide else t[x], t)
+        if way in ("layer_norm", "rms_norm"):
+            return drop(norm(h.to(t[x].dtype), t), dropout)
+        if way == "cross_entropy":
+            return functional().cross_entropy(h.float(), t[ids])
+        if way == "standard":
+            return (h - h.mean(-1, keepdim=True)) / (h.std(-1, keepdim=True) + 1e-5)
+        if way == "max":
+            return h / (h.abs().amax(-1, keepdim=True) + 1e-5)
+        if way == "logsumexp":
+            return h.logsumexp(-1)
+        h = h.softmax(-1) if way == "softmax" else h.log_softmax(-1)
+        return drop(h.to(t[x].dtype), dropout)
+
+    return run
+
+
 RARE_BLOCKS: Mapping[str, tuple[Callable[[Draw], Function], float]] = {
     "norm_branches": (_norm_branches, 1.5),
     "ranking": (_ranking, 0.4),
     "scattering": (_scattering, 0.4),
     "places": (_places, 0.3),
     "growing_images": (_growing_images, 0.7),
+    "turned": (_turned, 0.7),
+    "long_rows": (_long_rows, 0.5),
 }
 """How to draw a block, and its weight among the families."""

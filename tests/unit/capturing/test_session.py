@@ -96,6 +96,9 @@ def test_the_ledger_of_a_killed_process_says_that_a_profile_was_asked_for(
     assert len([warning for warning in outcome.warnings if warning.startswith("no profile")]) == 1
 
 
+@pytest.mark.parametrize(
+    ("graphs", "said"), [(1, "1 of 1 graph was lowered again"), (2, "2 of 2 graphs were lowered again")]
+)
 def test_one_graph_that_is_lowered_again_was_lowered_again(tmp_path: Path, graphs: int, said: str) -> None:
     made = [make_graph(name=f"forward_{number}", lowered_again="same_code") for number in range(graphs)]
     with LedgerWriter(tmp_path / "a.ledger") as writer:

@@ -13,7 +13,7 @@ from torchledger.expecting.launch_costs import KernelCosts, kernel_costs
 from torchledger.expecting.launch_features import features_of_launches
 from torchledger.expecting.launch_tiles import cost_of_tiles
 from torchledger.expecting.machine import LATEST_NETWORKS
-from torchledger.expecting.memory_accesses import divisions_of, local_strides, memory_accesses
+from torchledger.expecting.memory_accesses import distinct_divisions_of, divisions_of, local_strides, memory_accesses
 from torchledger.nouns import Access, Launch, LoopNest
 
 _MACHINE = make_machine("TEST", 132, {"bfloat16": 8e8}, 4.5e6, 0.8)
@@ -177,6 +177,19 @@ def test_shifts_are_cheaper_than_divisions() -> None:
         < divisions_of("p0 // 49 + p0 % 49", 0.2, 0.25)
     )
     assert divisions_of("p0 // 1", 0.2, 0.25) == 0
+
+
+def test_what_addresses_of_a_pass_have_in_common_is_divided_once() -> None:
+    one, shifted = "640*((p0 + 2) % 20) + p1", "320*((p0 + 2) % 20) + p1 // 3"
+    assert distinct_divisions_of([one], 0.2, 0.25) == 1
+    assert distinct_divisions_of([one, one], 0.2, 0.25) == 1
+    assert distinct_divisions_of([one, shifted], 0.2, 0.25) == 2
+    assert distinct_divisions_of(["(p0 % 20) // 4 + (p0 % 20) % 4"], 0.2, 0.25) == pytest.approx(1.4)
+    assert distinct_divisions_of(["min(p0 // 1, 7)"], 0.2, 0.25) == 0.25
+
+
+def test_an_index_that_cannot_be_read_counts_as_it_is_written() -> None:
+    assert distinct_divisions_of(["ks0*(p0 // 20", "p0 // 20"], 0.2, 0.25) == 2
 
 
 @given(

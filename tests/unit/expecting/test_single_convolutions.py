@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from factories import make_buffer, make_launch
-from torchledger.expecting.depth_folding import DEEP
+from torchledger.expecting.depth_folding import DEEP, OF_VOLUMES
 from torchledger.expecting.launch_convolutions import EXACT_FLOAT32
 from torchledger.expecting.launch_features import LaunchFeatures, features_of_launches
 from torchledger.fitting.convolution_factors import fit_convolution_factors
@@ -26,8 +26,9 @@ def convolution(*shapes: tuple[int, ...], dtype: str = "float32", channels_last:
 
     def stride(shape: tuple[int, ...]) -> tuple[int, ...]:
         if channels_last:
-            _, channels, height, width = shape
-            return (channels * height * width, 1, width * channels, channels)
+            _, channels, *sides = shape
+            inner = (channels * math.prod(sides[place + 1 :]) for place in range(len(sides)))
+            return (channels * math.prod(sides), 1, *inner)
         return tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
 
     buffers = []
@@ -64,8 +65,29 @@ def test_a_convolution_of_three_dimensions_is_one_over_images_with_its_filters_d
     moved = {name for name in like.values if found.values[name] != like.values[name]}
     assert found.values[DEEP] == 1 and like.values[DEEP] == 0
     assert not {name for name in moved if name.startswith(("log alone", "log expected", "conv ", "kernel", "groups"))}
-    (said,) = predict_launches(MODEL, [deep])
+    assert found.family == like.family + OF_VOLUMES
+    (learned,) = predict_launches(MODEL, [deep])
+    assert learned.model == "launch:convolution/forward of volumes"
+
+
+def test_a_model_without_volumes_is_asked_about_the_images_that_they_fold_into_and_says_how_little_it_knows() -> None:
+    deep = convolution((2, 64, 16, 28, 28), (32, 64, 3, 3, 3), (2, 32, 16, 28, 28), dtype="bfloat16")
+    without = {key: entry for key, entry in MODEL.entries.items() if not key.endswith(OF_VOLUMES)}
+    (said,) = predict_launches(replace(MODEL, entries=without), [deep])
+    assert said.model == "launch:convolution/forward"
     assert said.low_us is not None and said.high_us is not None and said.high_us / said.low_us >= 3.9
+
+
+def test_volumes_are_told_apart_by_what_folding_forgets() -> None:
+    shapes = (4, 32, 16, 32, 32), (32, 32, 3, 3, 3), (4, 32, 16, 32, 32)
+    first, last = (described(convolution(*shapes, channels_last=is_last)) for is_last in (False, True))
+    assert (first.values["lies last"], last.values["lies last"]) == (0, 1)
+    # As many multiplications, along the depth and across it.
+    along = described(convolution((4, 32, 16, 32, 32), (32, 32, 9, 1, 1), (4, 32, 16, 32, 32)))
+    across = described(convolution((4, 32, 16, 32, 32), (32, 32, 1, 3, 3), (4, 32, 16, 32, 32)))
+    assert (along.values["taps along depth"], along.values["taps across depth"]) == (9, 1)
+    assert (across.values["taps along depth"], across.values["taps across depth"]) == (1, 9)
+    assert "taps along depth" not in described(IMAGE).values
 
 
 def test_a_transposed_convolution_of_three_dimensions_is_told_apart() -> None:
