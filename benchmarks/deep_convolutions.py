@@ -1,9 +1,8 @@
-"""How far convolutions of three dimensions are off: ``python benchmarks/deep_convolutions.py [MODEL] [--drawn]``.
+"""How far convolutions of three dimensions are off: ``python benchmarks/deep_convolutions.py [MODEL]``.
 
 Of the eager calls in ``data/h200``, none of which taught convolutions: by what was learned of volumes, by the
 convolution of two dimensions that each folds into (``expecting/depth_folding.py``), and by how far such calls stay
-above rooflines, which learned of them. ``--drawn``: of the drawn ones in ``data/h100``, a quarter of whose
-configurations is held out of what is learned, by the folded ones and by that.
+above rooflines, which learned of them.
 """
 
 from __future__ import annotations
@@ -12,11 +11,9 @@ import argparse
 from dataclasses import replace
 
 import numpy as np
-from fit_eager import DATA, call_of, measured
-from fit_strangers import report, rows_of, tables_beside
+from fit_eager import call_of, measured
 
 from torchledger.expecting.depth_folding import OF_VOLUMES
-from torchledger.fitting.launches import fit_launch_table, usual_options
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Prediction, StepCall
 from torchledger.predicting.devices import find_model
@@ -52,30 +49,11 @@ def without_volumes(model: TimeModel) -> TimeModel:
     return replace(model, entries={key: one for key, one in model.entries.items() if not key.endswith(OF_VOLUMES)})
 
 
-def judge_drawn() -> None:
-    """Learn three quarters of the drawn configurations and print the errors of the others."""
-    names = ("drawn_volumes", "drawn_exact_volumes")
-    found = tables_beside([DATA.parent / "h100" / f"{name}_torch2.11.launches" for name in names])
-    for family, table in found.items():
-        programs = np.unique(table.programs)
-        np.random.default_rng(0).shuffle(programs)
-        held = np.isin(table.programs, programs[::4])
-        folded = np.abs(np.exp(table.log_baseline[held]) / table.times_us[held] - 1)
-        print(f"{family}: folded, mean error {folded.mean():.1%}, median {np.median(folded):.1%}", flush=True)
-        options = replace(usual_options(family, len(table.times_us)), hyper_rows=160)
-        print(report(fit_launch_table(rows_of(table, ~held), options), rows_of(table, held)), flush=True)
-
-
 def main() -> None:
     """Ask and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", default="H200")
-    parser.add_argument("--drawn", action="store_true")
-    options = parser.parse_args()
-    if options.drawn:
-        judge_drawn()
-        return
-    model = find_model(options.model)
+    model = find_model(parser.parse_args().model)
     for name in ("aten::convolution", "aten::convolution_backward"):
         calls = [call for call in deep_calls() if call.name == name]
         taken = [call.samples_us[0] for call in calls]

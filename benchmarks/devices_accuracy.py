@@ -42,6 +42,7 @@ from strangers_errors import judge, programs
 from torchledger.calibrating.calibrate import learn
 from torchledger.calibrating.choosing import EVALUATION
 from torchledger.device.datasheets import device_of_name, find_data_sheet
+from torchledger.expecting.adaptive_pools import ADAPTIVE_POOLS
 from torchledger.expecting.depth_folding import OF_VOLUMES
 from torchledger.fitting.correcting import correct_model, error_pct
 from torchledger.fitting.data import gate_public_labels, read_operator_samples
@@ -229,9 +230,9 @@ def minutes(
         model, _, _ = learn(start, measured.samples, measured.launches, jobs=jobs)
         if former is not None:
             anew = {key: entry for key, entry in model.entries.items() if key.startswith(families)}
-            # Volumes were measured on this device alone, and taught the base as they are.
-            volumes = {key: entry for key, entry in base.entries.items() if key.endswith(OF_VOLUMES)}
-            anew |= {key: replace(entry, spread=0.0) for key, entry in volumes.items()}
+            # These were measured on this device alone, and taught the base as they are.
+            lent = {key: entry for key, entry in base.entries.items() if key.endswith((OF_VOLUMES, ADAPTIVE_POOLS))}
+            anew |= {key: replace(entry, spread=0.0) for key, entry in lent.items()}
             machine = replace(former.machine, networks=model.machine.networks)
             extras = {key: value for key, value in former.extras.items() if key.removesuffix(" interval") not in anew}
             model = replace(former, machine=machine, entries={**former.entries, **anew}, extras=extras)

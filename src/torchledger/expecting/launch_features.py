@@ -14,6 +14,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from torchledger.expecting.adaptive_pools import ADAPTIVE_POOLS, pool_columns
 from torchledger.expecting.attention_schedules import SCHEDULED, kernel_columns
 from torchledger.expecting.cache_state import CacheState
 from torchledger.expecting.depth_folding import DEEP, OF_VOLUMES
@@ -202,6 +203,8 @@ def _features(
         baseline_us = math.exp(expected[EXPECTED])
     if values.get(DEEP):
         family += OF_VOLUMES
+    if pools := pool_columns(launch):
+        family, values = ADAPTIVE_POOLS, {**values, **pools}
     return LaunchFeatures(family, values, baseline_us, roofline_us, parts_us, streamed)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
+from torchledger.expecting.adaptive_pools import is_adaptive_pool
 from torchledger.expecting.launch_tensors import runs_transposed
 from torchledger.nouns import Buffer, Launch, StepCall, TensorArgument
 from torchledger.work.categories import operator_name
@@ -22,12 +23,14 @@ from torchledger.work.settings import Settings, setting
 
 
 def launch_of(call: StepCall, device: str) -> Launch | None:
-    """The launch of an eager convolution, attention, of their gradients, or of a product of eight-bit integers on
-    ``device`` (``"cuda:0"``).
+    """The launch of an eager convolution, attention, adaptive pool, of their gradients, or of a product of eight-bit
+    integers on ``device`` (``"cuda:0"``).
 
     ``None`` for other calls, and where the size of the result is not certain.
     """
     name = operator_name(call.name)[1]
+    if is_adaptive_pool(name):
+        return _pool(name, call, device)
     if not call.flops:
         return None
     if name.startswith("_scaled_dot_product_"):
@@ -53,6 +56,18 @@ def launch_of(call: StepCall, device: str) -> Launch | None:
     flops = call.flops + (max(groups, 1) - 1) * call.flops // len(gradients)
     launch = _launch(name, call, flops, given, gradients, device)
     return None if launch is None else replace(launch, kwargs=_kwargs(call.settings))
+
+
+def _pool(name: str, call: StepCall, device: str) -> Launch | None:
+    given = [each for each in call.arguments if len(each.shape) == 4 and min(each.shape) > 0]
+    if name.endswith("_backward"):
+        return _launch(name, call, call.flops or 0, given, given[1:2], device) if len(given) > 1 else None
+    cells = setting(call.settings, "output_size") or ()
+    if len(given) != 1 or len(cells) != 2 or min(cells) < 1:
+        return None
+    made = TensorArgument((*given[0].shape[:2], *cells), given[0].dtype)
+    places = [TensorArgument(made.shape, "int64")] if "max" in name else []
+    return _launch(name, call, call.flops or 0, given, [made, *places], device)
 
 
 def _attention(name: str, call: StepCall, device: str) -> Launch | None:

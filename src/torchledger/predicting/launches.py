@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from torchledger.errors import PredictError
+from torchledger.expecting.adaptive_pools import ADAPTIVE_POOLS
 from torchledger.expecting.depth_folding import DEEP, DEEP_WIDTH, OF_VOLUMES
 from torchledger.expecting.launch_convolutions import EXACT_FLOAT32, ONE_BY_ONE
 from torchledger.expecting.launch_features import LaunchFeatures, features_of_launches, knows_steps
@@ -60,8 +61,7 @@ def predict_launches(
         if features is not None and asked[index] is not launch and ROUNDED in model.entries:
             features = described[index] = of_rounded_product(features, launch)
         if features is not None and features.family not in model.entries:
-            # What learned of no volumes is asked about the images that they fold into.
-            features = described[index] = replace(features, family=features.family.removesuffix(OF_VOLUMES))
+            features = described[index] = replace(features, family=_broader(features.family))
         if launch.category == "nop" or launches_nothing(launch):
             continue
         if (flex := flex_prediction(model, launch)) is not None:
@@ -101,6 +101,12 @@ def predict_launches(
         _as_foreign(model, launches[index], found[index]) if is_foreign(model, launches[index]) else found[index]
         for index in sorted(found)
     ]
+
+
+def _broader(family: str) -> str:
+    """The family that is asked where a model has not learned this one: of volumes about the images that they fold
+    into, of adaptive pools as of other libraries' calls."""
+    return "launch:library/other" if family == ADAPTIVE_POOLS else family.removesuffix(OF_VOLUMES)
 
 
 def _knows_steps(model: TimeModel) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from torchledger.errors import PredictError
+from torchledger.expecting.adaptive_pools import ADAPTIVE_POOLS, is_adaptive_pool
 from torchledger.expecting.machine import Machine
 from torchledger.fitting.algorithm_costs import algorithm_cost
 from torchledger.fitting.call_costs import (
@@ -128,6 +129,10 @@ def _price(model: TimeModel, call: StepCall, *, beside_scaler: bool = False) -> 
         return _by_bytes(model, replace(call, flops=None), "how many values a sparse matrix has decides its time")
     if (by_parts := price_by_parts(model, call)) is not None:
         return by_parts
+    if is_adaptive_pool(operator_name(call.name)[1]) and ADAPTIVE_POOLS in model.entries:
+        as_pool = _as_launch(model, call)
+        if as_pool is not None:
+            return as_pool
     question = None if _is_of_wide_numbers(call) else question_of(call)
     names = dict.fromkeys((known_name(call.name, beside_scaler=beside_scaler), call.name))
     keys = [key for name in names for key in cost_keys(name, call.arguments, call.settings)]
