@@ -203,13 +203,23 @@ def _parts_that_divide(index: str, shift: float, clamp: float) -> tuple[tuple[st
     tree = _parsed(index)
     if tree is None:
         return ((index, divisions_of(index, shift, clamp)),)
-    found = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            found.append((ast.unparse(node), clamp))
-        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv | ast.Mod):
-            by = node.right.value if isinstance(node.right, ast.Constant) else None
-            is_power = isinstance(by, int) and by > 0 and by & (by - 1) == 0
-            if by != 1:
-                found.append((ast.unparse(node), shift if is_power else 1.0))
-    return tuple(found)
+    found: dict[str, float] = {}
+    _collect_divisions(tree, shift, clamp, found)
+    return tuple(found.items())
+
+
+def _collect_divisions(node: ast.expr, shift: float, clamp: float, found: dict[str, float]) -> str:
+    """The part of an index as text; those of its parts that divide, and their costs, go to ``found``."""
+    if isinstance(node, ast.BinOp):
+        left, right = (_collect_divisions(side, shift, clamp, found) for side in (node.left, node.right))
+        text = f"({left} {type(node.op).__name__} {right})"
+        if isinstance(node.op, ast.FloorDiv | ast.Mod) and right != "1":
+            by = int(right) if right.isdecimal() else 0
+            found[text] = shift if by > 0 and by & (by - 1) == 0 else 1.0
+        return text
+    if isinstance(node, ast.Call):
+        given = [_collect_divisions(each, shift, clamp, found) for each in node.args]
+        text = f"{ast.unparse(node.func)}({', '.join(given)})"
+        found[text] = clamp
+        return text
+    return ast.unparse(node)
