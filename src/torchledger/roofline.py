@@ -11,6 +11,10 @@ from typing import Literal
 
 Bound = Literal["compute", "memory", "overhead"]
 
+USUAL_FLOPS_PER_BYTE = 100.0
+"""What a large GPU computes in the time in which it moves a byte, nearly: what takes longer is told by it where no
+device is named and no time is known."""
+
 
 def arithmetic_intensity(flops: int | None, bytes_moved: int | None) -> float | None:
     """FLOPs per byte; ``None`` when either is unknown or no byte moves.

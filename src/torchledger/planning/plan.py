@@ -75,7 +75,7 @@ def plan_program(
         )
         if output is not None:
             keep_prices(path, times_of_calls(model, path, launches))
-        planned = replace(as_planned(step), kernel_launches=_kernel_launches([path]))
+        planned = replace(as_planned(step), kernel_launches=_kernel_launches([_read_step(path)]))
     return Plan(planned, outcome.dry_run, output)
 
 
@@ -126,8 +126,8 @@ def plan_world(
             allow_tf32=settings.get("float32_matmul_precision", "highest") != "highest",
             convolution_tf32=settings.get("cudnn_allow_tf32") != "False",
         )
-        ledgers = [each.ledger for each in recorded]
-        step = replace(step, kernel_launches=_kernel_launches(ledgers), notes=_with_notes(step.notes, model, ledgers))
+        steps = [_read_step(each.ledger) for each in recorded]
+        step = replace(step, kernel_launches=_kernel_launches(steps), notes=_with_notes(step.notes, model, steps))
         if world > 1 and not dry_run.groups:
             step = replace(step, notes=(*step.notes, _ALONE))
         elif world > 1 and not any(each.has_collectives for each in programs):
@@ -139,18 +139,21 @@ def plan_world(
     return Plan(step, dry_run, folder if output is not None else None)
 
 
-def _kernel_launches(ledgers: Sequence[Path]) -> int | None:
+_ReadStep = tuple[StepTotals | None, Sequence[Launch]]
+"""A rank's step and the launches of its ledger."""
+
+
+def _kernel_launches(steps: Sequence[_ReadStep]) -> int | None:
     """Kernels that one rank's step launches, as ``show`` adds them up: of the rank with most."""
-    found = [_read_step(path)[0] for path in ledgers]
-    return max((record.whole.launches for record in found if record is not None), default=None)
+    return max((record.whole.launches for record, _ in steps if record is not None), default=None)
 
 
-def _with_notes(notes: Sequence[str], model: TimeModel, ledgers: Sequence[Path]) -> tuple[str, ...]:
+def _with_notes(notes: Sequence[str], model: TimeModel, steps: Sequence[_ReadStep]) -> tuple[str, ...]:
     """What is said of a world's price, and of the first rank's step of each kind of what a step alone is told."""
     found = dict.fromkeys(notes)
     told: set[str] = set()
-    for path in ledgers:
-        said = step_notes(model, *_read_step(path))
+    for read in steps:
+        said = step_notes(model, *read)
         kinds = {_NUMBERS.sub("", note): note for note in said}
         found |= dict.fromkeys(note for kind, note in kinds.items() if kind not in told)
         told |= kinds.keys()
@@ -161,8 +164,7 @@ _NUMBERS = re.compile(r"[\d.,]+( [mu]s\b)?")
 """By which ranks that do the same differ."""
 
 
-def _read_step(path: Path) -> tuple[StepTotals | None, Sequence[Launch]]:
-    """A rank's step and the launches of its ledger."""
+def _read_step(path: Path) -> _ReadStep:
     with open_ledger(path) as ledger:
         launches = ledger.read(Launch)
         return read_step(ledger, Counter(launch.graph for launch in launches if launch.is_call)), launches

@@ -18,6 +18,7 @@ from torchledger.reporting.columns import (
     format_us,
 )
 from torchledger.reporting.document import Facts, Section, Sentence, Table, as_plain, columns
+from torchledger.roofline import USUAL_FLOPS_PER_BYTE
 from torchledger.stepping.totals import PHASES, StepTotals, Work, call_us
 
 FOUND_BY: Mapping[StepFoundBy, str] = {
@@ -245,9 +246,6 @@ def _device_time(totals: StepTotals) -> str:
 _OF_PLANS = ("calls", "launches", "predicted_total_us", "predicted_share", "flops", "bytes_moved")
 """The columns of a step that ran without its device: rates of times that nobody measured would say nothing."""
 
-_USUAL_FLOPS_PER_BYTE = 100.0
-"""Of large devices: where no time is known, what is large comes first."""
-
 _COLUMNS = ("calls", "launches", "total_us", "time_share", "flops", "achieved_tflops_per_s", "bytes_moved")
 
 
@@ -306,7 +304,7 @@ def _weight(call: StepCall) -> float:
 
 
 def _size(call: StepCall) -> float:
-    return (call.bytes_moved or 0) + (call.flops or 0) / _USUAL_FLOPS_PER_BYTE
+    return (call.bytes_moved or 0) + (call.flops or 0) / USUAL_FLOPS_PER_BYTE
 
 
 def _work_cells(work: Work, members: Sequence[StepCall], totals: StepTotals) -> tuple[Any, ...]:

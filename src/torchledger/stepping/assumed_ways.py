@@ -10,9 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from torchledger.capturing.conditionals import Conditional, Fork, Lines, Loop, Regions, asker_of, stands_in
 from torchledger.nouns import Launch
-
-_FLOPS_A_BYTE = 100
-"""What a GPU computes in the time in which it moves a byte, nearly: a way counts by what takes it longer."""
+from torchledger.roofline import USUAL_FLOPS_PER_BYTE
 
 _CHECKS = 2
 """How often a loop of one turn is asked whether it goes on."""
@@ -79,8 +77,9 @@ def _left(launches: Sequence[Launch], fork: Conditional, taken: int) -> list[Lau
     return _inside(launches, [lines for place, way in enumerate(fork) if place != taken for lines in way])
 
 
-def _cost(launch: Launch) -> int:
-    return max(launch.flops or 0, _FLOPS_A_BYTE * (launch.bytes_moved or 0))
+def _cost(launch: Launch) -> float:
+    """A way counts by what takes it longer."""
+    return max(launch.flops or 0, USUAL_FLOPS_PER_BYTE * (launch.bytes_moved or 0))
 
 
 def _work(launches: Iterable[Launch]) -> str:
