@@ -7,12 +7,12 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torchledger.nouns import Breakdown, Device, Gap, Run
+from torchledger.nouns import Breakdown, Device, Run
 from torchledger.reporting.balance import balance_as_plain, balance_section
 from torchledger.reporting.columns import counted, format_bytes
 from torchledger.reporting.document import Block, Document, Facts, Section, Sentence, Table, as_plain, columns, joined
 from torchledger.reporting.memory import memory_as_plain, memory_sections
-from torchledger.reporting.remarks import remarks, why_no_graph
+from torchledger.reporting.remarks import profile_gaps, remarks, why_no_graph
 from torchledger.reporting.step import step_as_plain, step_sections, verdict_of_step
 from torchledger.reporting.summary import (
     UNATTRIBUTED,
@@ -168,7 +168,9 @@ def verdict(summary: Summary) -> tuple[str, ...]:
     """The first lines: what a step takes, where it goes, what to look at; or that the ledger holds no step."""
     if summary.step is not None:
         return verdict_of_step(summary.step)
-    gaps = tuple(f"A profile was made and holds no step: {gap.reason.rstrip('.')}." for gap in _profile_gaps(summary))
+    gaps = tuple(
+        f"A profile was made and holds no step: {gap.reason.rstrip('.')}." for gap in profile_gaps(summary.balance)
+    )
     if not summary.graphs and not summary.run.is_imported:
         run = summary.run
         code = f" (exit code {run.exit_code})" if run.exit_code is not None else ""
@@ -182,12 +184,6 @@ def verdict(summary: Summary) -> tuple[str, ...]:
         "What runs outside compiled graphs (loss, optimizer, anything eager) is not in it.",
         why_not,
     )
-
-
-def _profile_gaps(summary: Summary) -> list[Gap]:
-    """Why a profile that was asked for holds nothing."""
-    account = summary.balance.accounts.get("device_time")
-    return [gap for gap in account.missing if gap.where == "profile"] if account is not None else []
 
 
 def title_of(run: Run) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from torchledger.nouns import BalanceSheet
+from torchledger.nouns import BalanceSheet, Gap
 from torchledger.printable import sentence
 from torchledger.reporting.columns import counted, format_bytes, format_si
 from torchledger.reporting.summary import CompilationFacts, GraphFacts, Summary
@@ -68,14 +68,25 @@ def why_no_graph(summary: Summary) -> tuple[str, ...]:
         return ()
     if run.left_eager is not None:
         return (sentence(run.left_eager),)
-    eager = (
-        "The step above ran eagerly as a whole."
-        if summary.step is not None
-        else "Of a model that runs eagerly `torchledger run --profile` records steps: those that end with an "
-        "optimizer's step or with torchledger.step(). Processes that a script starts by multiprocessing are not "
-        "recorded: use torchledger.capture(path) and its profile(step) in what they run."
+    if summary.step is not None:
+        return ("No compiled graph: is torch.compile called? The step above ran eagerly as a whole.",)
+    ends = "end with an optimizer's step or with torchledger.step()"
+    steps = (
+        f"Steps of a model that runs eagerly {ends}."
+        if profile_gaps(summary.balance)
+        else f"Of a model that runs eagerly `torchledger run --profile` records steps: those that {ends}."
     )
-    return (f"No compiled graph: is torch.compile called? {eager}",)
+    started = (
+        "Processes that a script starts by multiprocessing have ledgers of their own beside this one, if they compile; "
+        "of others torchledger.capture(path) and its profile(step) record what they run."
+    )
+    return (f"No compiled graph: is torch.compile called? {steps} {started}",)
+
+
+def profile_gaps(balance: BalanceSheet) -> list[Gap]:
+    """Why a profile that was asked for holds nothing."""
+    account = balance.accounts.get("device_time")
+    return [gap for gap in account.missing if gap.where == "profile"] if account is not None else []
 
 
 _LISTED = 5

@@ -13,7 +13,7 @@ import pytest
 from factories import make_buffer, make_environment, make_graph, make_kernel, make_launch, make_run, make_step
 from synthetic import write_ledger
 from torchledger.errors import UsageError
-from torchledger.nouns import Access, Compilation, FlopReference, LoopNest, Measurement, Run, SourceLine
+from torchledger.nouns import Access, Compilation, FlopReference, Gap, LoopNest, Measurement, Run, SourceLine
 from torchledger.reporting.guards import guards_document, read_compilations
 from torchledger.reporting.overview import overview_as_plain, overview_document, shorten_source, verdict
 from torchledger.reporting.remarks import remarks
@@ -93,6 +93,14 @@ def test_a_group_of_unknown_costs_is_unknown_and_not_zero(tmp_path: Path) -> Non
 def test_a_run_that_compiled_nothing_asks_whether_torch_compile_is_called(tmp_path: Path) -> None:
     said = _remarks(tmp_path / "x", make_run()).lower()
     assert "no compiled graph: is torch.compile called?" in said and "starts by multiprocessing" in said
+    assert "`torchledger run --profile` records steps" in said
+
+
+def test_a_run_whose_profile_found_no_step_is_not_sent_to_profile_it(tmp_path: Path) -> None:
+    gap = Gap("device_time", "profile", "no optimizer stepped")
+    said = _remarks(tmp_path / "x", make_run(), gap)
+    assert "no compiled graph: is torch.compile called?" in said.lower()
+    assert "run --profile" not in said and "end with an optimizer's step" in said
 
 
 @pytest.mark.parametrize(
