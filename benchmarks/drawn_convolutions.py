@@ -162,26 +162,18 @@ def draw(count: int, seed: int) -> Iterator[ConvolutionCase]:
             yield case
 
 
+_KINDS_OF_VOLUMES = (
+    *("full", "full", "full", "flat", "deep", "pointwise"),
+    *("patches", "transposed", "first", "depthwise", "grouped"),
+)
+
+
 def draw_volumes(count: int, seed: int) -> Iterator[ConvolutionCase]:
     """Configurations as networks over films, scans and fields have them, and some that none has."""
     pick = random.Random(f"volumes {seed}")
     found = 0
     while found < count:
-        kind = pick.choice(
-            (
-                "full",
-                "full",
-                "full",
-                "flat",
-                "deep",
-                "pointwise",
-                "patches",
-                "transposed",
-                "first",
-                "depthwise",
-                "grouped",
-            )
-        )
+        kind = pick.choice(_KINDS_OF_VOLUMES)
         channels = (4, 8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 512)
         c_in, c_out, groups = pick.choice(channels), pick.choice(channels), 1
         kernel = deep_kernel = pick.choice((3, 3, 3, 5))

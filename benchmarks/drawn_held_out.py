@@ -8,13 +8,12 @@ and of what the others teach.
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from fit_strangers import report, rows_of, tables_beside
+from fit_strangers import options_for, report, rows_of, tables_beside
 
-from torchledger.fitting.launches import fit_launch_table, usual_options
+from torchledger.fitting.launches import fit_launch_table
 
 NEEDS: tuple[str, ...] = ()
 RUNS: tuple[tuple[str, ...], ...] = (("launch:library/adaptive", "data/h100/adaptive_pools_torch2.11.launches"),)
@@ -34,8 +33,8 @@ def main() -> None:
         held = np.isin(table.programs, programs[::4])
         beside = np.abs(np.exp(table.log_baseline[held]) / table.times_us[held] - 1)
         print(f"{family}: beside, mean error {beside.mean():.1%}, median {np.median(beside):.1%}", flush=True)
-        options = replace(usual_options(family, len(table.times_us)), hyper_rows=160)
-        print(report(fit_launch_table(rows_of(table, ~held), options), rows_of(table, held)), flush=True)
+        entry = fit_launch_table(rows_of(table, ~held), options_for(table))
+        print(report(entry, rows_of(table, held)), flush=True)
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from fit_strangers import joined, report, tables
+from fit_strangers import joined, options_for, report, tables
 
-from torchledger.fitting.launches import LaunchTable, fit_launch_table, usual_options
+from torchledger.fitting.launches import LaunchTable, fit_launch_table
 from torchledger.fitting.time_model import Entry
 from torchledger.predicting.devices import find_model
 from torchledger.predicting.model_file import save_model
@@ -30,7 +30,7 @@ def launches(folder: str, *names: str) -> list[MeasuredLaunch]:
 
 def learned(table: LaunchTable) -> Entry:
     """The entry of a table."""
-    return fit_launch_table(table, replace(usual_options(FAMILY, len(table.times_us)), hyper_rows=160))
+    return fit_launch_table(table, options_for(table))
 
 
 def main() -> None:

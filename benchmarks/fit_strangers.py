@@ -9,8 +9,8 @@ of them, those that move most, and prints the errors over these. ``--constants F
 attention's kernels cost to the configurations that are not held out, and writes the constants of the device's
 generation with them (``expecting/generations``). ``--fold N`` and ``--seed S`` hold another quarter out:
 every fourth from the Nth on, of an order that S shuffles. ``--own-constants FILE`` asks with these constants.
-``--beside FILE...``
-are launches that another device of the generation measured: described for that one, they teach as well, all of them.
+``--beside FILE...`` are launches that another device of the generation measured: described for that one, they teach as
+well, all of them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from torchledger.fitting.launches import (
     fit_launch_table,
     usual_options,
 )
-from torchledger.fitting.learning import COVERAGE
+from torchledger.fitting.learning import COVERAGE, Options
 from torchledger.fitting.sample_launches import launches_of_samples
 from torchledger.fitting.time_model import Entry
 from torchledger.fitting.transfer import SPREAD_WITHIN_GENERATION
@@ -123,6 +123,12 @@ def report(entry: Entry, table: LaunchTable) -> str:
                     f"    {name}: {cell.sum()}, mean {size[cell].mean():.1%}, median {np.median(size[cell]):.1%}"
                 )
     return "\n".join(lines)
+
+
+def options_for(table: LaunchTable) -> Options:
+    """How a table of launches is learned here: of calls of a library fewer rows say as much of its lengths."""
+    options = usual_options(table.family, len(table.times_us))
+    return options if table.family.startswith("launch:fused") else replace(options, hyper_rows=160)
 
 
 def widening(entry: Entry, table: LaunchTable) -> float:
@@ -256,9 +262,7 @@ def main() -> None:
     for family, table in taught.items():
         if not family.startswith(tuple(arguments.families)):
             continue
-        options = usual_options(family, len(table.times_us))
-        if not family.startswith("launch:fused"):
-            options = replace(options, hyper_rows=160)
+        options = options_for(table)
         spread = 0.0 if family in own else SPREAD_WITHIN_GENERATION
         entries[family] = replace(fit_launch_table(table, options), spread=spread)
         # What widened the intervals were programs that are among the learned now.

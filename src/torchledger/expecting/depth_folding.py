@@ -4,8 +4,7 @@ A library computes both as products of pixels, channels and taps, whose sides ar
 three taps along the depth is one of three times the channels, over as many images as the result has places along the
 depth. No network learned passes of three dimensions, and the library has other kernels for them, some many times slower
 than those of two: what is measured beside this is learned in families of their own (``OF_VOLUMES``). A model without
-them is within a factor of 2.6 in nine of ten of 84 eager calls, and of 1.5 in half of 6,846 drawn ones
-(``docs/results/strangers.md``).
+them is within a factor of 2.6 in nine of ten of 84 eager calls (``docs/results/strangers.md``).
 """
 
 from __future__ import annotations
@@ -35,11 +34,9 @@ def without_depth(
     inputs: Sequence[Buffer], outputs: Sequence[Buffer], *, is_backward: bool
 ) -> tuple[list[Buffer], list[Buffer]]:
     """A convolution's tensors, those of three dimensions folded into two; as they are where none is."""
-    deep = [buffer for buffer in inputs if len(buffer.shape) == _SIDES]
-    made = [buffer for buffer in outputs if len(buffer.shape) == _SIDES]
-    if len(deep) < 2 + is_backward or not made:
+    given = _volumes(inputs, outputs, is_backward=is_backward)
+    if given is None:
         return list(inputs), list(outputs)
-    given = deep[:3] if is_backward else [made[0], *deep[:2]]
     folded = dict(zip(map(id, given), _folded(*given), strict=True))
     return (
         [folded.get(id(buffer), buffer) for buffer in inputs],
@@ -50,11 +47,10 @@ def without_depth(
 def volume_columns(inputs: Sequence[Buffer], outputs: Sequence[Buffer], *, is_backward: bool) -> Mapping[str, float]:
     """What folding forgets of a convolution of three dimensions: its sides along the depth, and how its tensors lie.
     Empty for any other."""
-    deep = [buffer for buffer in inputs if len(buffer.shape) == _SIDES]
-    made = [buffer for buffer in outputs if len(buffer.shape) == _SIDES]
-    if len(deep) < 2 + is_backward or not made:
+    given = _volumes(inputs, outputs, is_backward=is_backward)
+    if given is None:
         return {}
-    result, image, weight = deep[:3] if is_backward else (made[0], *deep[:2])
+    result, image, weight = given
     taps, depth, left = weight.shape[2:], image.shape[2], result.shape[2]
     larger = math.prod(max(image.shape[2:], result.shape[2:], key=math.prod))
     return {
@@ -75,6 +71,17 @@ def volume_columns(inputs: Sequence[Buffer], outputs: Sequence[Buffer], *, is_ba
         "result lies last": float(result.stride[1] == 1 < result.shape[1]),
         "filters lie last": float(weight.stride[1] == 1 < weight.shape[1]),
     }
+
+
+def _volumes(
+    inputs: Sequence[Buffer], outputs: Sequence[Buffer], *, is_backward: bool
+) -> tuple[Buffer, Buffer, Buffer] | None:
+    """The result, the image and the filter of a convolution of three dimensions; ``None`` of any other."""
+    deep = [buffer for buffer in inputs if len(buffer.shape) == _SIDES]
+    made = [buffer for buffer in outputs if len(buffer.shape) == _SIDES]
+    if len(deep) < 2 + is_backward or not made:
+        return None
+    return (deep[0], deep[1], deep[2]) if is_backward else (made[0], deep[0], deep[1])
 
 
 def is_deep(buffers: Sequence[Buffer]) -> bool:

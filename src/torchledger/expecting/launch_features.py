@@ -199,12 +199,12 @@ def _features(
         if family == "launch:library/other":
             kernels = max(1, kernels_of_launch(launch))
             values[EXPECTED] = math.log(roofline_us + machine.floor_us * kernels)
+            if pools := pool_columns(launch):
+                family, values = ADAPTIVE_POOLS, {**values, **pools}
     if EXPECTED in expected and machine.has_tile_baseline and not family.startswith("launch:attention"):
         baseline_us = math.exp(expected[EXPECTED])
     if values.get(DEEP):
         family += OF_VOLUMES
-    if pools := pool_columns(launch):
-        family, values = ADAPTIVE_POOLS, {**values, **pools}
     return LaunchFeatures(family, values, baseline_us, roofline_us, parts_us, streamed)
 
 
