@@ -138,7 +138,7 @@ def _use(step: Step, entry: Benched) -> StepUse:
     return use_of(step, entry.launch.graph, entry.in_step.duration_us if entry.in_step is not None else None)
 
 
-_NO_TIME_LEFT = {"status": "failed", "reason": "the time for all kernels was used up"}
+_NO_TIME_LEFT = {"status": "not_begun", "reason": "the time for all kernels was used up"}
 
 
 # --- where it may run -----------------------------------------------------------------------------------------------

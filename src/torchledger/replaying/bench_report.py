@@ -22,12 +22,13 @@ class Benched:
     """One launch, run alone: its measurements by cache state, or why there is none.
 
     ``status`` is ``"ok"``, ``"cannot"`` (nothing to run), ``"failed"``, ``"crashed"`` (the process or the device was
-    lost to it), ``"out_of_memory"`` or ``"timed_out"``. ``same_as`` names the launch that was run instead: same kernel,
-    same sizes. ``placed`` is its time after its lead-in, the ``lead_in`` launches before it in the wrapper;
-    ``unplaced`` says why there is none. ``configurations`` are those that were tried, with their warm times; ``as_run``
-    is then the time with the configuration of the run. ``keeps_lines``: its source asks the cache to keep what it
-    reads, which outlived a flush in measurements on an H200. ``clock_fell``: the device's clock, while it was timed.
-    ``use`` is what the ledger's step makes of it; ``None`` without a step.
+    lost to it), ``"out_of_memory"``, ``"timed_out"`` or ``"not_begun"`` (the time for all was used up before its turn).
+    ``same_as`` names the launch that was run instead: same kernel, same sizes. ``placed`` is its time after its
+    lead-in, the ``lead_in`` launches before it in the wrapper; ``unplaced`` says why there is none. ``configurations``
+    are those that were tried, with their warm times; ``as_run`` is then the time with the configuration of the run.
+    ``keeps_lines``: its source asks the cache to keep what it reads, which outlived a flush in measurements on an H200.
+    ``clock_fell``: the device's clock, while it was timed. ``use`` is what the ledger's step makes of it; ``None``
+    without a step.
     """
 
     launch: Launch
