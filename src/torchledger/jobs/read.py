@@ -324,7 +324,8 @@ def advice_of(job: Job) -> str | None:
     worth, what = max(options)
     if worth < _WORTH_SAYING * wall:
         return f"Nothing between the ranks costs more than {_WORTH_SAYING:.0%} of a step: look at what each computes."
-    return f"Change first {what}; that is {worth / 1e3:.1f} ms of a step's {wall / 1e3:.1f} ms ({worth / wall:.0%})."
+    of = f"{worth / 1e3:.1f} ms of the median rank's step of {wall / 1e3:.1f} ms ({worth / wall:.0%})"
+    return f"Change first {what}; that is {of}."
 
 
 def _of_straggler(straggler: Straggler) -> str:

@@ -207,3 +207,8 @@ def test_a_job_without_ranks_has_no_advice() -> None:
 def test_an_activity_whose_columns_do_not_fit_each_other_is_none(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"piece|step"):
         make_activity((0, 5, "forward_0#0"), (2, 5, "waits"), **change)
+
+
+def test_advice_says_whose_step_its_share_is_of() -> None:
+    advice = advice_of(planted())
+    assert advice is not None and "of the median rank's step of" in advice
