@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from torchledger.nouns import BalanceSheet
+from torchledger.nouns import BalanceSheet, Gap
 from torchledger.printable import sentence
 from torchledger.reporting.columns import counted, format_bytes, format_si
 from torchledger.reporting.summary import CompilationFacts, GraphFacts, Summary
@@ -68,14 +68,22 @@ def why_no_graph(summary: Summary) -> tuple[str, ...]:
         return ()
     if run.left_eager is not None:
         return (sentence(run.left_eager),)
-    eager = (
-        "The step above ran eagerly as a whole."
-        if summary.step is not None
-        else "Of a model that runs eagerly `torchledger run --profile` records steps: those that end with an "
-        "optimizer's step or with torchledger.step(). Processes that a script starts by multiprocessing are not "
-        "recorded: use torchledger.capture(path) and its profile(step) in what they run."
-    )
+    if summary.step is not None:
+        eager = "The step above ran eagerly as a whole."
+    else:
+        found = "a profile finds" if profile_gaps(summary) else "`torchledger run --profile` records"
+        eager = (
+            f"Of a model that runs eagerly {found} steps: those that end with an optimizer's step or with "
+            "torchledger.step(). Processes that a script starts by multiprocessing write ledgers of their own where "
+            "they compile; of those that do not, use torchledger.capture(path) and its profile(step) in what they run."
+        )
     return (f"No compiled graph: is torch.compile called? {eager}",)
+
+
+def profile_gaps(summary: Summary) -> list[Gap]:
+    """Why a profile that was asked for holds nothing."""
+    account = summary.balance.accounts.get("device_time")
+    return [gap for gap in account.missing if gap.where == "profile"] if account is not None else []
 
 
 _LISTED = 5
@@ -104,7 +112,7 @@ def _recompilation_remarks(graphs: Sequence[GraphFacts], compiled: Sequence[Comp
         for each in again[:_LISTED]
     ]
     if len(again) > _LISTED:
-        reasons.append(f"{len(again) - _LISTED:,} further compilations of the same frames; --json lists them all.")
+        reasons.append(f"{counted(len(again) - _LISTED, 'further compilation')} of the same frames; --json has all.")
     if all(numbers[-1] for numbers in recompiled.values()):
         others = "" if all(map(_is_of_sizes, again)) else ", though what else failed below may"
         said = f"{sentence}, the last time with symbolic sizes: other sizes need no further compilation{others}."
