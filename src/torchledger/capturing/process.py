@@ -236,7 +236,7 @@ def _run_held(
     was_ended, unmarked = _mark_ended(held, run_id, exit_code, tuple(arguments))
     pattern = f"{output.stem}.*{output.suffix}"
     children = sorted(path for path in output.parent.glob(pattern) if path.name not in started)
-    if is_profiled and not (was_ended and children):
+    if is_profiled:
         _lose_profile(held, _NOTHING_RAN if was_ended else _KILLED)
     warnings = run_warnings(output, has_children=bool(children), is_profiled=is_profiled, was_ended=was_ended)
     return RunOutcome(exit_code, output, tuple(children), (*unmarked, *warnings))
@@ -324,7 +324,8 @@ def run_warnings(
             gaps = [gap for gap in ledger.read(Gap) if gap.where == "profile" and gap.account in ("device_time", "run")]
     except StoreError as error:
         return (str(error),)
-    found = [f"no profile: {gap.reason}." for gap in gaps]
+    # Where children hold the graphs, it is theirs to have a profile.
+    found = [f"no profile: {gap.reason}." for gap in gaps if graphs or not has_children]
     if is_profiled and graphs and not has_profile and not gaps:
         found.append(f"no profile: {_KILLED}.")
     if not runs:
