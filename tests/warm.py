@@ -101,17 +101,19 @@ class _Script:
 
     builds = False
 
-    def __init__(self, command: Sequence[str], env: Mapping[str, str]) -> None:
-        self._pid = _fork(lambda: self._run(command[1:], env))
+    def __init__(self, command: Sequence[str], env: Mapping[str, str], stdout: int | None = None) -> None:
+        self._pid = _fork(lambda: self._run(command[1:], env, stdout))
 
     @classmethod
-    def _run(cls, command: Sequence[str], env: Mapping[str, str]) -> int:
+    def _run(cls, command: Sequence[str], env: Mapping[str, str], stdout: int | None) -> int:
         import atexit
 
         from torchledger.capturing.process import start_in_process
         from unbuilt import unbuilt_kernels
 
         atexit._clear()
+        if stdout is not None:
+            os.dup2(stdout, 1)
         os.environ.update(env)
         sys.argv = list(command)
         start_in_process()

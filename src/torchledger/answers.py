@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from torchledger.comparing.limits import Quantity, Verdict
     from torchledger.nouns.job_diff import JobDiff
+    from torchledger.reporting.document import Document
 
 Format = Literal["inductor-json", "parquet", "chrome", "step"]
 FORMATS: tuple[str, ...] = get_args(Format)
@@ -76,10 +77,17 @@ class Ledger:
 
     def _repr_html_(self) -> str:
         from torchledger.reporting.fragment import render_fragment
+
+        return render_fragment(self._document())
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        _write(printer, self._document())
+
+    def _document(self) -> Document:
         from torchledger.reporting.overview import ledger_document
 
         with open_ledger(self.path) as reader:
-            return render_fragment(ledger_document(reader))
+            return ledger_document(reader)
 
 
 @dataclass(frozen=True)
@@ -97,11 +105,17 @@ class Check:
 
     def _repr_html_(self) -> str:
         from torchledger.reporting.fragment import render_fragment
+
+        return render_fragment(self._document())
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        _write(printer, self._document())
+
+    def _document(self) -> Document:
         from torchledger.reporting.run_diff import limits_document
 
         sides, folder = ("the first", "the second"), os.getcwd()
-        document = limits_document(self.diff, *sides, known=self.quantities, verdicts=self.verdicts, folder=folder)
-        return render_fragment(document)
+        return limits_document(self.diff, *sides, known=self.quantities, verdicts=self.verdicts, folder=folder)
 
 
 class StepAnswer(NamedTuple):
@@ -112,9 +126,23 @@ class StepAnswer(NamedTuple):
 
     def _repr_html_(self) -> str:
         from torchledger.reporting.fragment import render_fragment
+
+        return render_fragment(self._document())
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        _write(printer, self._document())
+
+    def _document(self) -> Document:
         from torchledger.reporting.steps import step_document
 
-        return render_fragment(step_document(self.step, self.launches, {}, []))
+        return step_document(self.step, self.launches, {}, [])
+
+
+def _write(printer: Any, document: Document) -> None:
+    """What an interactive session in a terminal shows, in place of a record's fields."""
+    from torchledger.reporting.terminal import render
+
+    printer.text(render(document))
 
 
 class Text(str):

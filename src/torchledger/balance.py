@@ -26,6 +26,7 @@ from torchledger.nouns import (
     Profile,
     Step,
 )
+from torchledger.stepping.aligning import is_uncounted
 from torchledger.stepping.inner_work import SEEN_INSIDE
 from torchledger.stepping.recomputed import flops_after_last_saved
 from torchledger.stepping.totals import StepTotals
@@ -282,6 +283,9 @@ def step_operators_account(books: Books) -> Account | None:
     notes = []
     if not step.is_measured:
         notes.append("of one step, those among them that launch nothing: views, allocations")
+    if aliases := sum(call.kind == "operator" and is_uncounted(call.name) for call in totals.calls):
+        only = "call that only aliases or allocates" if aliases == 1 else "calls that only alias or allocate"
+        notes.append(f"without {aliases:,} {only} (detach, empty): modes hear others of these than run")
     if step.operators_elsewhere:
         notes.append(f"{step.operators_elsewhere:,} more on threads that no mode listened to")
     if (differ := _counts_apart(step)) is not None:

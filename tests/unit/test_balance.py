@@ -279,6 +279,13 @@ def test_a_formula_that_takes_another_route_while_a_mode_listens_is_named(path: 
     assert account.is_balanced and [(each.where, each.amount) for each in account.differences] == [("PowBackward0", 3)]
 
 
+def test_calls_that_only_alias_are_in_neither_count_of_operators_and_that_is_said(path: Path) -> None:
+    calls = [make_step_call(order=order, name=name) for order, name in enumerate(("aten::add", "aten::detach"))]
+    account = _balance(path, make_step(operators=1, operators_heard=1), *calls).accounts["step_operators"]
+    assert account.is_balanced and account.note is not None
+    assert account.note.startswith("without 1 call that only aliases or allocates")
+
+
 def test_steps_that_differ_are_a_reference_of_each_other_only_where_this_one_does_what_was_heard(
     tmp_path: Path,
 ) -> None:

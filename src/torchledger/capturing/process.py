@@ -12,6 +12,7 @@ import atexit
 import contextlib
 import dataclasses
 import importlib
+import importlib.util
 import json
 import logging
 import os
@@ -21,6 +22,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import torchledger
@@ -72,18 +74,21 @@ def run_script(
     attached: Mapping[str, Mapping[str, object]] | None = None,
     environment: Mapping[str, str | None] | None = None,
     is_profiled: bool = False,
+    stdout: int | None = None,
 ) -> RunOutcome:
     """Run ``python ARGUMENTS`` (or ``python -m ARGUMENTS``) and record what it compiles into ``output``.
 
     ``attached`` maps modules of torchledger to settings: in the process, each module's ``attach(capture, settings)`` is
     called once the capture has started (the settings are JSON). ``environment`` holds variables to change for the
-    script, or to remove (``None``). ``is_profiled``: a profile was asked for, so a ledger without one is told. Raises
-    ``UsageError`` if the script does not exist and ``StoreError`` if ``output`` cannot be written; both before anything
-    runs.
+    script, or to remove (``None``). ``is_profiled``: a profile was asked for, so a ledger without one is told. The
+    script writes its output to the descriptor ``stdout``, where one is given. Raises ``UsageError`` if the script does
+    not exist and ``StoreError`` if ``output`` cannot be written; both before anything runs.
     """
-    if not is_module and Path(arguments[0]).is_file():
+    if is_module:
+        _check_module(arguments[0])
+    elif Path(arguments[0]).is_file():
         check_script(arguments[0])
-    elif not is_module:
+    else:
         arguments = (_console_script(arguments[0]), *arguments[1:])
     output = own_ledger(output.absolute())
     own_rank = _own_rank()
@@ -94,7 +99,7 @@ def run_script(
     else:
         empty_job(job_folder(output), force=force)
     with LedgerWriter(output, force=force) as held:  # until the run has ended, also where it never writes itself
-        outcome = _run_held(arguments, held, is_module, attached or {}, environment or {}, is_profiled)
+        outcome = _run_held(arguments, held, is_module, attached or {}, environment or {}, is_profiled, stdout)
     return _as_job(outcome, arguments, is_rank=own_rank is not None, is_profiled=is_profiled)
 
 
@@ -105,6 +110,21 @@ def check_script(path: str) -> None:
     if is_ledger(path):
         raise UsageError(
             f"{path} is a ledger, not a script: `torchledger show {path}` shows it, `predict-step` prices its step."
+        )
+
+
+def _check_module(name: str) -> None:
+    """Raise ``UsageError`` where no module has this name's first part; what lies inside a package is Python's to find,
+    which imports the package for it."""
+    top = name.partition(".")[0]
+    try:
+        # The script's own path begins with the working folder, this command's need not.
+        found = PathFinder.find_spec(top, [os.getcwd()]) or importlib.util.find_spec(top)
+    except ValueError:  # "__main__", and the empty name
+        found = None
+    if found is None:
+        raise UsageError(
+            f"no module is called {top!r}. Name one that `python -m {name}` finds, or a script without -m."
         )
 
 
@@ -196,6 +216,7 @@ def _run_held(
     attached: Mapping[str, Mapping[str, object]],
     environment: Mapping[str, str | None],
     is_profiled: bool,
+    stdout: int | None,
 ) -> RunOutcome:
     output = held.path
     started = {path.name for path in output.parent.iterdir()}
@@ -209,13 +230,14 @@ def _run_held(
     }
     command = [sys.executable, *(["-m"] if is_module else []), *arguments]
     changed = _environment(request) | dict(environment)
-    process = subprocess.Popen(command, env={name: value for name, value in changed.items() if value is not None})
+    kept = {name: value for name, value in changed.items() if value is not None}
+    process = subprocess.Popen(command, env=kept, stdout=stdout)
     exit_code = _wait(process)
     was_ended, unmarked = _mark_ended(held, run_id, exit_code, tuple(arguments))
-    if is_profiled and not was_ended:
-        _lose_profile(held)
     pattern = f"{output.stem}.*{output.suffix}"
     children = sorted(path for path in output.parent.glob(pattern) if path.name not in started)
+    if is_profiled:
+        _lose_profile(held, _NOTHING_RAN if was_ended else _KILLED)
     warnings = run_warnings(output, has_children=bool(children), is_profiled=is_profiled, was_ended=was_ended)
     return RunOutcome(exit_code, output, tuple(children), (*unmarked, *warnings))
 
@@ -283,6 +305,8 @@ def _wait(process: subprocess.Popen[bytes]) -> int:
     return code if code >= 0 else 128 - code
 
 
+_NOTHING_RAN = "no graph was compiled, and neither an optimizer's step nor torchledger.step() ended a step"
+
 _KILLED = "the process ended before it could write one (killed, or os._exit)"
 
 
@@ -300,7 +324,8 @@ def run_warnings(
             gaps = [gap for gap in ledger.read(Gap) if gap.where == "profile" and gap.account in ("device_time", "run")]
     except StoreError as error:
         return (str(error),)
-    found = [f"no profile: {gap.reason}." for gap in gaps]
+    # Where children hold the graphs, it is theirs to have a profile.
+    found = [f"no profile: {gap.reason}." for gap in gaps if graphs or not has_children]
     if is_profiled and graphs and not has_profile and not gaps:
         found.append(f"no profile: {_KILLED}.")
     if not runs:
@@ -337,13 +362,14 @@ def _lowered_again(graphs: Sequence[Graph]) -> Iterator[str]:
     )
 
 
-def _lose_profile(held: LedgerWriter) -> None:
-    """Let the ledger of a process that ended without a word say why it has no profile, unless it says so or has one."""
+def _lose_profile(held: LedgerWriter, reason: str) -> None:
+    """Let the ledger of a process that said nothing of its profile say why there is none: ``_KILLED`` where something
+    was compiled, ``_NOTHING_RAN`` where nothing was."""
     try:
         with open_ledger(held.path) as ledger:
             told = any(gap.where == "profile" for gap in ledger.read(Gap)) or ledger.count(Profile) > 0
-            if ledger.count(Graph) and not told:
-                held.add(Gap("device_time", "profile", _KILLED))
+            if not told and (ledger.count(Graph) > 0) is (reason == _KILLED) and ledger.count(Run):
+                held.add(Gap("device_time", "profile", reason))
     except StoreError:
         return  # the ledger cannot be read, which is told of it already
 

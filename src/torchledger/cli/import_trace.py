@@ -65,10 +65,12 @@ def command(
     if chrome is not None and is_report(trace):
         raise UsageError("--chrome annotates a trace of torch.profiler; this is a report of Nsight Systems.")
     if ledger is not None:
+        if output or chrome:
+            raise UsageError("with --ledger the times go into that ledger: leave -o and --chrome out.")
         with _progress(trace.name) as progress:
             breakdown = add_trace_to_ledger(trace, ledger, progress=progress)
         print_json(breakdown_as_plain(breakdown)) if as_json else print_document(breakdown_document(breakdown, top=top))
-        return
+        sys.exit(PARTIAL if breakdown.is_partial else 0)
     with _progress(trace.name) as progress:
         breakdown, events = import_trace(trace, progress=progress)
     if output is not None:

@@ -90,9 +90,9 @@ def command(
             found = find_graph(reader, kernel)
             kept = read_stage(reader, found, stage)
             if as_json:
-                print_json(stage_as_plain(found, stage, kept))
+                print_json(stage_as_plain(found, kept))
             else:
-                print_document(stage_document(found, stage, kept))
+                print_document(stage_document(kept))
         elif kernel is not None:
             story = tell_story(reader, kernel)
             if as_json:

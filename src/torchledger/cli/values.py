@@ -18,6 +18,9 @@ from torchledger.cli.output import (
     tell_rank,
 )
 
+STDERR = 2
+"""The descriptor of this process's stderr."""
+
 
 @click.command(
     "values",
@@ -107,7 +110,9 @@ def command(
             "source": source, "graph": graph, "folder": str(folder) if folder is not None else None,
             "files": files, "elements": elements, "budget_bytes": int(budget_gb * 1e9), "prints": not quiet,
         }  # fmt: skip
-        outcome = run_watched((script, *arguments), output, given, is_module=is_module, force=force)
+        # What the script prints is no part of the JSON.
+        stdout = STDERR if as_json else None
+        outcome = run_watched((script, *arguments), output, given, is_module=is_module, force=force, stdout=stdout)
         path, exit_code = as_typed(outcome.path), outcome.exit_code
         for child in outcome.child_paths:
             click.echo(f"torchledger: a child process wrote {as_typed(child)}", err=True)

@@ -92,7 +92,7 @@ def diff_runs(first: RecordedRun, second: RecordedRun) -> RunDiff:
     for run in (first, second):
         if not run.launches and not holds_steps:
             raise MeasureError(
-                f"{run.name} holds no launches: nothing was compiled while it was recorded. "
+                f"{run.name} holds no launches: nothing was compiled while it was recorded, or it is of a trace alone. "
                 f"Look at it with `torchledger show {run.name}`."
             )
     calls_one, calls_other = _graph_calls(first, holds_steps), _graph_calls(second, holds_steps)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import html
 import os
 import shlex
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from torchledger.answers import Ledger
     from torchledger.planning.plan import Plan
     from torchledger.replaying.bench_report import BenchReport
+    from torchledger.reporting.document import Document
 
 USAGE = "%%ledger [-o FILE] [--profile] [--page] [--name VARIABLE]"
 
@@ -50,14 +53,37 @@ def page(ledger: str | os.PathLike[str], *, height: int = 640) -> Page:
 def register(shell: Any) -> None:
     """Give an IPython shell the ``%%ledger`` magic, and ways to draw records that do not know HTML."""
     shell.register_magic_function(_make_magic(shell), magic_kind="cell", magic_name="ledger")
-    drawing = shell.display_formatter.formatters["text/html"]
-    drawing.for_type(RunDiff, _draw_diff)
-    drawing.for_type(Prediction, _draw_prediction)
-    drawing.for_type(StepPrediction, _draw_step)
-    drawing.for_type(Breakdown, _draw_breakdown)
+    told: dict[type, Callable[[Any], Document]] = {
+        RunDiff: _tell_diff,
+        Prediction: _tell_prediction,
+        StepPrediction: _tell_step,
+        Breakdown: _tell_breakdown,
+    }
     # By name, as their rooms import torch.
-    drawing.for_type_by_name("torchledger.replaying.bench_report", "BenchReport", _draw_bench)
-    drawing.for_type_by_name("torchledger.planning.plan", "Plan", _draw_plan)
+    told_by_name: dict[tuple[str, str], Callable[[Any], Document]] = {
+        ("torchledger.replaying.bench_report", "BenchReport"): _tell_bench,
+        ("torchledger.planning.plan", "Plan"): _tell_plan,
+    }
+    drawing, writing = (shell.display_formatter.formatters[kind] for kind in ("text/html", "text/plain"))
+    for kind, tell in told.items():
+        drawing.for_type(kind, functools.partial(_draw, tell))
+        writing.for_type(kind, functools.partial(_write, tell))
+    for name, tell in told_by_name.items():
+        drawing.for_type_by_name(*name, functools.partial(_draw, tell))
+        writing.for_type_by_name(*name, functools.partial(_write, tell))
+
+
+def _draw(tell: Callable[[Any], Document], record: Any) -> str:
+    from torchledger.reporting.fragment import render_fragment
+
+    return render_fragment(tell(record))
+
+
+def _write(tell: Callable[[Any], Document], record: Any, printer: Any, cycle: bool) -> None:
+    """The same as text, for a terminal, in place of the record's fields."""
+    from torchledger.reporting.terminal import render
+
+    printer.text(render(tell(record)))
 
 
 def _make_magic(shell: Any) -> Any:
@@ -123,43 +149,37 @@ def _parse(line: str) -> _Options:
     return _Options(**given)
 
 
-def _draw_diff(diff: RunDiff) -> str:
-    from torchledger.reporting.fragment import render_fragment
+def _tell_diff(diff: RunDiff) -> Document:
     from torchledger.reporting.run_diff import run_diff_document
 
-    return render_fragment(run_diff_document(diff, "the first", "the second", folder=os.getcwd()))
+    return run_diff_document(diff, "the first", "the second", folder=os.getcwd())
 
 
-def _draw_prediction(prediction: Prediction) -> str:
+def _tell_prediction(prediction: Prediction) -> Document:
     from torchledger.reporting.fits import predictions_document
-    from torchledger.reporting.fragment import render_fragment
 
-    return render_fragment(predictions_document([prediction]))
+    return predictions_document([prediction])
 
 
-def _draw_step(step: StepPrediction) -> str:
-    from torchledger.reporting.fragment import render_fragment
+def _tell_step(step: StepPrediction) -> Document:
     from torchledger.reporting.steps import step_document
 
-    return render_fragment(step_document(step, [], {}, []))
+    return step_document(step, [], {}, [])
 
 
-def _draw_breakdown(breakdown: Breakdown) -> str:
-    from torchledger.reporting.fragment import render_fragment
+def _tell_breakdown(breakdown: Breakdown) -> Document:
     from torchledger.reporting.time_breakdown import breakdown_document
 
-    return render_fragment(breakdown_document(breakdown))
+    return breakdown_document(breakdown)
 
 
-def _draw_bench(report: BenchReport) -> str:
+def _tell_bench(report: BenchReport) -> Document:
     from torchledger.reporting.benches import bench_document
-    from torchledger.reporting.fragment import render_fragment
 
-    return render_fragment(bench_document(report))
+    return bench_document(report)
 
 
-def _draw_plan(plan: Plan) -> str:
-    from torchledger.reporting.fragment import render_fragment
+def _tell_plan(plan: Plan) -> Document:
     from torchledger.reporting.plan import plan_document
 
-    return render_fragment(plan_document(plan.step, plan.dry_run))
+    return plan_document(plan.step, plan.dry_run)

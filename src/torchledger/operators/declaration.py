@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +34,10 @@ def dtype_name(text: str) -> str:
     plain = text.removeprefix("torch.")
     plain = DTYPE_NAMES.get(plain, plain)
     if plain not in ELEMENT_SIZES:
-        raise ValueError(f"dtype {text!r} is unknown; known are {sorted({*DTYPE_NAMES, *ELEMENT_SIZES})}")
+        known = {**dict.fromkeys(DTYPE_NAMES), **dict.fromkeys(ELEMENT_SIZES)}
+        near = difflib.get_close_matches(plain, known, n=5, cutoff=0.5)
+        said = f"the nearest known are {', '.join(near)}" if near else f"known are {', '.join(known)}"
+        raise ValueError(f"dtype {text!r} is unknown; {said}")
     return plain
 
 

@@ -375,9 +375,11 @@ def predict_directions(
 
 def parse_parameters(texts: Iterable[str]) -> dict[str, int]:
     """``["b=4", "l=2048"]`` as numbers by name. Raises ``PredictError`` for anything else."""
-    parameters = {}
+    parameters: dict[str, int] = {}
     for text in texts:
         name, equals, value = text.partition("=")
+        if name in parameters:
+            raise PredictError(f"{name} is given twice, as {parameters[name]} and in {text!r}. Give it once.")
         try:
             parameters[name] = int(value)
         except ValueError as error:

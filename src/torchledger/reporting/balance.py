@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchledger.nouns import Account, BalanceSheet, Difference, Gap
+from torchledger.reporting.columns import counted
 from torchledger.reporting.document import Block, Section, Sentence, Table, Tone, as_plain, columns
 
 
@@ -56,7 +57,7 @@ def _account_details(account: Account, *, top: int) -> list[Block]:
     blocks: list[Block] = list(lines[:top])
     if len(lines) > top:
         blocks.append(
-            Sentence(f"{account.name}: {len(lines) - top:,} further reasons; --json lists them all.", "quiet")
+            Sentence(f"{account.name}: {counted(len(lines) - top, 'further reason')}; --json has all.", "quiet")
         )
     if account.note:
         blocks.append(Sentence(f"{account.name}: {account.note}.", "quiet"))

@@ -51,7 +51,8 @@ def predictions_document(predictions: Sequence[Prediction]) -> Document:
     first = predictions[0]
     if first.state is not None:
         blocks.append(Sentence(_STATES[first.state], "quiet"))
-    blocks.append(Sentence(f"Intervals hold {first.coverage:.0%} of measurements. Model: {first.model}.", "quiet"))
+    models = "; ".join(dict.fromkeys(prediction.model for prediction in predictions))
+    blocks.append(Sentence(f"Intervals hold {first.coverage:.0%} of measurements. Model: {models}.", "quiet"))
     return Document((Section(f"Predicted on {first.device}", tuple(blocks)),))
 
 

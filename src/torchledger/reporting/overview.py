@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torchledger.nouns import Breakdown, Device, Run
+from torchledger.nouns import Breakdown, Device, Run, Step
 from torchledger.reporting.balance import balance_as_plain, balance_section
 from torchledger.reporting.columns import counted, format_bytes
 from torchledger.reporting.document import Block, Document, Facts, Section, Sentence, Table, as_plain, columns, joined
@@ -62,7 +62,10 @@ def ledger_document(reader: LedgerReader, *, top: int = 10, module_depth: int = 
     """A ledger's overview, and where the time of its profile went; arguments as ``overview_document``'s."""
     overview = overview_document(summarize_ledger(reader), top=top, module_depth=module_depth, folder=folder)
     breakdown = latest(reader, Breakdown)
-    return overview if breakdown is None else joined(overview, breakdown_document(breakdown, top=top))
+    if breakdown is None:
+        return overview
+    # The step's own advice stands first: a second one, of the profile alone, may point elsewhere.
+    return joined(overview, breakdown_document(breakdown, top=top, advises=not reader.count(Step)))
 
 
 def ledger_as_plain(reader: LedgerReader) -> dict[str, Any]:
@@ -171,8 +174,13 @@ def verdict(summary: Summary) -> tuple[str, ...]:
     gaps = tuple(
         f"A profile was made and holds no step: {gap.reason.rstrip('.')}." for gap in profile_gaps(summary.balance)
     )
-    if not summary.graphs and not summary.run.is_imported:
-        run = summary.run
+    run = summary.run
+    if not summary.graphs and run.is_imported:
+        return (
+            "This ledger holds a trace that somebody else recorded: where its time went stands below.",
+            "It has no compiled graph, so that there is nothing to bench, to predict or to compare launch by launch.",
+        )
+    if not summary.graphs:
         code = f" (exit code {run.exit_code})" if run.exit_code is not None else ""
         failed = run.status == "failed"
         why = f"the script failed{code} before a graph was compiled" if failed else "no graph was compiled"

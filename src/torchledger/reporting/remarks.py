@@ -115,7 +115,7 @@ def _recompilation_remarks(graphs: Sequence[GraphFacts], compiled: Sequence[Comp
         for each in again[:_LISTED]
     ]
     if len(again) > _LISTED:
-        reasons.append(f"{len(again) - _LISTED:,} further compilations of the same frames; --json lists them all.")
+        reasons.append(f"{counted(len(again) - _LISTED, 'further compilation')} of the same frames; --json has all.")
     if all(numbers[-1] for numbers in recompiled.values()):
         others = "" if all(map(_is_of_sizes, again)) else ", though what else failed below may"
         said = f"{sentence}, the last time with symbolic sizes: other sizes need no further compilation{others}."

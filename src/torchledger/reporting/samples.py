@@ -49,7 +49,9 @@ def progress_document(progress: SetProgress, file: str) -> Document:
         reasons = list(progress.failures.items())
         lines = [Sentence(f"{count:,} x {reason}", "bad") for reason, count in reasons[:_MOST_REASONS]]
         if len(reasons) > _MOST_REASONS:
-            lines.append(Sentence(f"{len(reasons) - _MOST_REASONS:,} further reasons; --json has all.", "quiet"))
+            lines.append(
+                Sentence(f"{counted(len(reasons) - _MOST_REASONS, 'further reason')}; --json has all.", "quiet")
+            )
         sections.append(Section("Why labels failed", tuple(lines)))
     return Document(tuple(sections))
 

@@ -95,7 +95,8 @@ def step_document(
         for item in predictions
     ]
     if sort_by == "error":
-        rows.sort(key=lambda row: -abs(row[3] - (row[3] if row[5] is None else row[5])))
+        # Where times are not compared (those of a CPU with a price on a GPU), the heaviest stand first.
+        rows.sort(key=lambda row: (0.0 if row[5] is None or row[6] is None else -abs(row[3] - row[5]), -row[4]))
     else:
         rows.sort(key=lambda row: -row[4])
     keys = ["launch_id", "kernel_name", "calls", "predicted_us", "predicted_total_us", "measured_us", "error_pct"]

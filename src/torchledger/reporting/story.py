@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from torchledger.errors import StoreError
 from torchledger.nouns import (
     Buffer,
     Graph,
@@ -20,6 +21,7 @@ from torchledger.nouns import (
 )
 from torchledger.reporting.columns import (
     UNKNOWN,
+    counted,
     format_bytes,
     format_count,
     format_ratio,
@@ -149,8 +151,20 @@ def wrapper_document(graph: Graph) -> Document:
     return Document((Section("", (Code(graph.wrapper_source, language),)),))
 
 
-def read_stage(reader: LedgerReader, graph: Graph, stage: StageName) -> Stage | None:
-    """One stage of a graph, of a backward that of its forward where both came of it; ``None`` if it was not kept."""
+def read_stage(reader: LedgerReader, graph: Graph, stage: StageName) -> Stage:
+    """One stage of a graph, of a backward that of its forward where both came of it.
+
+    Raises ``StoreError`` with how to record it, if it was not kept.
+    """
+    found = _find_stage(reader, graph, stage)
+    if found is None:
+        raise StoreError(
+            f"the stage {stage} of {graph.name} was not recorded. `torchledger run --stages SCRIPT` keeps it."
+        )
+    return found
+
+
+def _find_stage(reader: LedgerReader, graph: Graph, stage: StageName) -> Stage | None:
     if stage == "post-grad":
         return Stage(graph.name, stage, graph.fx_source) if graph.fx_source is not None else None
     names = [graph.name]
@@ -159,18 +173,14 @@ def read_stage(reader: LedgerReader, graph: Graph, stage: StageName) -> Stage | 
     return next((found for name in names for found in reader.iterate(Stage, graph=name, stage=stage)), None)
 
 
-def stage_document(graph: Graph, name: StageName, stage: Stage | None) -> Document:
-    """The text of a stage, or how to record it."""
-    if stage is None:
-        told = f"The stage {name} of {graph.name} was not recorded. `torchledger run --stages SCRIPT` keeps it."
-        return Document((Section("", (Sentence(told),)),))
-    return Document((Section("", (Code(stage.text, "text" if name.startswith("ir-") else "python"),)),))
+def stage_document(stage: Stage) -> Document:
+    """The text of a stage."""
+    return Document((Section("", (Code(stage.text, "text" if stage.stage.startswith("ir-") else "python"),)),))
 
 
-def stage_as_plain(graph: Graph, name: StageName, stage: Stage | None) -> dict[str, Any]:
+def stage_as_plain(graph: Graph, stage: Stage) -> dict[str, Any]:
     """What ``show FILE --stage NAME GRAPH --json`` prints; ``of`` is the graph that it was kept with."""
-    kept = None if stage is None else stage.text
-    return {"graph": graph.name, "stage": name, "of": stage.graph if stage else None, "text": kept}
+    return {"graph": graph.name, "stage": stage.stage, "of": stage.graph, "text": stage.text}
 
 
 def wrapper_as_plain(graph: Graph) -> dict[str, Any]:
@@ -229,7 +239,7 @@ def _launches_section(story: Story, *, top: int, folder: str) -> Section:
     optional = ("module", "bytes_written")
     blocks: list[Block] = [Table(columns(*keys), rows, optional=optional)]
     if len(story.launches) > top:
-        blocks.append(Sentence(f"{len(story.launches) - top:,} further launches; --json lists them all.", "quiet"))
+        blocks.append(Sentence(f"{counted(len(story.launches) - top, 'further launch')}; --json has all.", "quiet"))
     return Section("Launches", tuple(blocks))
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from torchledger.nouns import Breakdown, TimeRow
 from torchledger.reporting.ceilings import above_ceilings
-from torchledger.reporting.columns import format_count, format_share, format_us
+from torchledger.reporting.columns import counted, format_count, format_share, format_us
 from torchledger.reporting.document import Block, Document, Facts, Section, Sentence, Table, as_plain, columns
+from torchledger.traces.verdict import ADVICE
 
 _TIME_COLUMNS = ("calls", "total_us", "time_share", "median_us")
 _WORK_COLUMNS = ("flops", "achieved_tflops_per_s", "bytes_moved", "achieved_gb_per_s", "roofline_fraction", "quality")
@@ -27,11 +28,15 @@ def breakdown_as_plain(breakdown: Breakdown) -> dict[str, Any]:
     }
 
 
-def breakdown_document(breakdown: Breakdown, *, top: int = 10) -> Document:
-    """The breakdown with at most ``top`` rows a table; the others are one row, so that rows add to the total."""
+def breakdown_document(breakdown: Breakdown, *, top: int = 10, advises: bool = True) -> Document:
+    """The breakdown with at most ``top`` rows a table; the others are one row, so that rows add to the total.
+
+    Without ``advises`` it leaves out what to look at first, where a reader has been told already.
+    """
+    said = [sentence for sentence in breakdown.verdict if advises or not sentence.startswith(ADVICE)]
     sections = [
         Section(f"Time in {breakdown.source}", (Facts(tuple(_facts(breakdown))),)),
-        Section("In short", tuple(Sentence(sentence) for sentence in breakdown.verdict)),
+        Section("In short", tuple(map(Sentence, said))),
         _table_section("Time by category", "category", breakdown.categories, breakdown, top=max(top, 20)),
         _table_section("Time by graph", "graph", breakdown.graphs, breakdown, top=top),
         _table_section("Time by operator", "op", breakdown.ops, breakdown, top=top),
@@ -204,7 +209,9 @@ def _unknown_section(breakdown: Breakdown, *, top: int) -> Section:
         for reason, time in list(breakdown.unknown_us.items())[:top]
     ]
     if len(breakdown.unknown_us) > top:
-        lines.append(Sentence(f"{len(breakdown.unknown_us) - top:,} further reasons; --json lists them all.", "quiet"))
+        lines.append(
+            Sentence(f"{counted(len(breakdown.unknown_us) - top, 'further reason')}; --json has all.", "quiet")
+        )
     lines += [Sentence(f"{note}.", "quiet") for note in breakdown.notes]
     if not _has_roofline(breakdown):
         lines.append(

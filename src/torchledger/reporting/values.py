@@ -118,10 +118,10 @@ def values_document(summary: ValuesSummary, *, top: int) -> Document:
                 "SCRIPT` names the launch that it ended in."
             )
         )
-    elif not summary.graphs and not summary.n_stats and summary.was_watched:
-        remarks.insert(0, Sentence("No compiled graph was called in this run, so there were no launches to look at."))
-    elif not summary.graphs and not summary.n_stats:
+    elif not summary.graphs and not summary.n_stats and not summary.was_watched:
         remarks.append(Sentence("No values were watched in this run: record some with `torchledger values SCRIPT`."))
+    elif not summary.graphs and not summary.n_stats and "predicate failed" not in summary.lack:
+        remarks.insert(0, Sentence("No compiled graph was called in this run, so there were no launches to look at."))
     if summary.first_bad is not None and summary.first_bad.subject in summary.launches:
         remarks.append(
             Sentence(f"The bad kernel's story: torchledger show {summary.file} '{summary.first_bad.subject}'.")

@@ -48,6 +48,15 @@ apart there, autograd takes a sparse gradient apart below it, ``as_subclass`` ma
 answer for what they hold), so that they are left out of both counts."""
 
 
+def is_uncounted(name: str) -> bool:
+    """Whether an operator is an allocation or an alias, which neither of the two counts holds.
+
+    >>> is_uncounted("aten::detach"), is_uncounted("aten::add")
+    (True, False)
+    """
+    return name in _UNCOUNTED
+
+
 def operators_of(entries: Sequence[Entry]) -> dict[tuple[int, int], str]:
     """Lane and row of each operator that a dispatch mode would hear, with its name: one for all parts of a custom
     operator."""
@@ -56,7 +65,7 @@ def operators_of(entries: Sequence[Entry]) -> dict[tuple[int, int], str]:
         if entry.part_of is not None:
             row, name = entry.part_of
             found[entry.lane, row] = name
-        elif (entry.call is not None or entry.kind == "collective") and entry.name not in _UNCOUNTED:
+        elif (entry.call is not None or entry.kind == "collective") and not is_uncounted(entry.name):
             found[entry.lane, entry.row] = entry.name
     return found
 

@@ -74,8 +74,8 @@ def prepare_folder(folder: Path, names: Iterable[str], *, force: bool) -> list[P
     except OSError as error:
         raise StoreError(f"cannot write into {folder}: {error.strerror}. Name a folder that can be made.") from error
     if existing and not force:
-        others = f" and {len(existing) - 1:,} more" if len(existing) > 1 else ""
-        raise StoreError(f"{existing[0]}{others} exists. Choose another folder, or pass --force to replace it.")
+        found = f"{existing[0]} exists" if len(existing) == 1 else f"{existing[0]} and {len(existing) - 1:,} more exist"
+        raise StoreError(f"{found}. Choose another folder, or pass --force to replace it.")
     return paths
 
 

@@ -48,8 +48,9 @@ def breakdown_of_trace(
     if events is None:
         events = device_events(trace)
     if not events:
+        number = f"{len(trace.events):,} event{'s'[: len(trace.events) != 1]}"
         raise MeasureError(
-            f"{trace.source} holds no kernel: {len(trace.events):,} events, none of them on a device"
+            f"{trace.source} holds no kernel: {number}, none of them on a device"
             + (", and the file is cut off. " if trace.is_truncated else ". ")
             + "Record it with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
         )

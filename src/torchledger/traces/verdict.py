@@ -29,6 +29,9 @@ _DESCRIPTIONS = {
     "cpp": "C++ kernels",
     "other": "other kernels",
 }
+ADVICE = "Look first at"
+"""How the sentence of a verdict begins that says what to look at."""
+
 _IDLE_WORTH_SAYING = 0.05
 _LARGE = 0.3
 _SHORT_KERNEL_US = 10.0
@@ -119,16 +122,16 @@ def _advice(breakdown: Breakdown, plain_us: float | None) -> str | None:
         doing, doing_time = next(iter(breakdown.host_during_idle.items()), ("", 0.0))
         doing_time *= scale
         if doing_time > late / 2 and doing != NOTHING_RECORDED:
-            return f"Look first at {doing} on the host: the device waits {_time(doing_time)} for it."
-        text = f"Look first at launching: {_time(late)} of {_time(whole)} is lost to it"
+            return f"{ADVICE} {doing} on the host: the device waits {_time(doing_time)} for it."
+        text = f"{ADVICE} launching: {_time(late)} of {_time(whole)} is lost to it"
         if overhead is not None and not overhead.graph_launches and median is not None and median < _SHORT_KERNEL_US:
             text += f" with kernels of {median:.1f} us (median); CUDA graphs or fewer, larger kernels would help"
         return text + "."
     if whole and waits > _LARGE * whole:
-        return f"Look first at synchronization: {_time(waits)} of {_time(whole)} follows waits of the host."
+        return f"{ADVICE} synchronization: {_time(waits)} of {_time(whole)} follows waits of the host."
     if breakdown.copy_us > _LARGE * breakdown.device_us:
         share = breakdown.copy_us / breakdown.device_us
-        return f"Look first at copies: {_time(breakdown.copy_us)}, {share:.0%} of device time."
+        return f"{ADVICE} copies: {_time(breakdown.copy_us)}, {share:.0%} of device time."
     eager = sum(
         row.total_us
         for row in kernels
@@ -137,7 +140,7 @@ def _advice(breakdown: Breakdown, plain_us: float | None) -> str | None:
     )
     if eager > _LARGE * breakdown.device_us:
         return (
-            f"Look first at fusion: {_time(eager)} ({eager / breakdown.device_us:.0%}) are unfused elementwise, "
+            f"{ADVICE} fusion: {_time(eager)} ({eager / breakdown.device_us:.0%}) are unfused elementwise, "
             "reduction and copy kernels; torch.compile would merge many of them."
         )
     if not kernels:
@@ -152,7 +155,7 @@ def _advice(breakdown: Breakdown, plain_us: float | None) -> str | None:
         bandwidth = top.achieved_gb_per_s
         rates.append(f"{bandwidth:.0f} GB/s" if bandwidth >= 10 else f"{bandwidth:.2g} GB/s")
     reached = f", which reaches {' and '.join(rates)}" if rates else ""
-    return f"Look first at {_short(top)}{reached}."
+    return f"{ADVICE} {_short(top)}{reached}."
 
 
 def _median_kernel_us(breakdown: Breakdown) -> float | None:

@@ -20,12 +20,13 @@ def run_watched(
     *,
     is_module: bool = False,
     force: bool = False,
+    stdout: int | None = None,
 ) -> RunOutcome:
     """Run ``python ARGUMENTS`` and record launches and values into ``output``.
 
     ``given`` are fields of ``ValueOptions``; what is ``None`` or empty comes from the variables of Inductor's printer,
     which the script itself does not get to see, then from the defaults: statistics, or nothing but the answer where a
-    question is asked.
+    question is asked. ``stdout`` is ``run_script``'s.
     """
     chosen = from_environment() | {name: value for name, value in given.items() if value not in (None, ())}
     if "level" not in chosen and (chosen.get("find") or chosen.get("against_eager")):
@@ -39,6 +40,7 @@ def run_watched(
         force=force,
         attached={"torchledger.watching.session": options.as_plain()},
         environment={PRINTER_VARIABLE: None, FILTER_VARIABLE: None},
+        stdout=stdout,
     )
     for path in (outcome.path, *outcome.child_paths):
         if (launch := take_last_launch(path)) is not None:

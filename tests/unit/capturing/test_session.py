@@ -75,6 +75,17 @@ def test_the_end_of_a_run_tells_what_is_missing(tmp_path: Path, records: list[ob
     assert [warning.startswith(said) for warning in warnings] == ([] if said is None else [True])
 
 
+def test_a_profile_of_a_program_that_neither_compiled_nor_trained_says_that_it_found_no_step(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("print(1)\n")
+    attached: dict[str, dict[str, object]] = {"torchledger.profiling.profile": {"warmup": 1, "repeats": 1}}
+    path = tmp_path / "a.ledger"
+    outcome = run_script([str(tmp_path / "a.py")], path, attached=attached, is_profiled=True)
+    assert outcome.warnings[0].startswith("no profile: no graph was compiled, and neither an optimizer's step")
+    with open_ledger(path) as ledger:
+        assert [gap.where for gap in ledger.read(Gap)] == ["profile"]
+    assert not any("no profile" in warning for warning in run_warnings(path, has_children=True, is_profiled=True))
+
+
 def test_a_profile_that_a_killed_process_never_wrote_is_missed(tmp_path: Path) -> None:
     with LedgerWriter(tmp_path / "a.ledger") as writer:
         writer.add(make_run(), make_graph())

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from synthetic import write_ledger
 from torchledger.cli import COMMANDS, cli
+from torchledger.errors import UsageError
 
 _HEAVY = ("torch", "sklearn", "pyarrow", "rich", "pydantic", "numpy", "jinja2")
 
@@ -95,3 +96,11 @@ def test_an_option_behind_the_script_is_said_to_go_to_the_script(
 def test_a_word_that_is_no_command_is_answered_with_what_was_meant(typed: str, said: str) -> None:
     answer = CliRunner().invoke(cli, typed.split())
     assert answer.exit_code == 2 and said in answer.output
+
+
+@pytest.mark.parametrize("command", ["run", "values"])
+def test_a_module_that_does_not_exist_leaves_no_ledger(command: str, tmp_path: Path) -> None:
+    output = tmp_path / "a.ledger"
+    result = CliRunner().invoke(cli, [command, "-o", str(output), "-m", "no_such_module"])
+    assert isinstance(result.exception, UsageError) and "no module is called 'no_such_module'" in str(result.exception)
+    assert not output.exists()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+import torchledger
 from public_data import public_trace, public_traces
 from torchledger.cli import cli, main
 from torchledger.nouns import Breakdown, Measurement
@@ -129,6 +130,23 @@ def test_a_ledger_is_of_one_trace(trace: Path, tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["import", str(trace), str(trace), "-o", str(tmp_path / "x.ledger")])
     assert caught.value.code == 2
+
+
+@pytest.mark.parametrize("option", ["-o", "--chrome"])
+def test_a_trace_whose_times_go_into_a_ledger_is_written_nowhere_else(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["import", str(trace), "--ledger", str(tmp_path / "x.ledger"), option, str(tmp_path / "y")])
+    assert caught.value.code == 2 and "leave -o and --chrome out" in capsys.readouterr().err
+    assert not (tmp_path / "y").exists()
+
+
+def test_a_cut_off_trace_that_is_given_to_a_ledger_is_partial_too(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace.write_text(trace.read_text()[:-700])
+    partial, _ = torchledger.import_trace(trace)
+    monkeypatch.setattr("torchledger.cli.import_trace.add_trace_to_ledger", lambda *_, **__: partial)
+    assert run(trace, "--ledger", "x.ledger").exit_code == 3
 
 
 def test_events_without_sense_are_counted_in_the_report(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_the_overview_is_plain_text_in_a_pipe(ledger: Path) -> None:
 
 @pytest.mark.parametrize(
     "question",
-    [(), ("forward_0#1",), ("--wrapper", "forward_0"), ("--guards", "forward_0"), ("--stage", "joint", "forward_0")],
+    [(), ("forward_0#1",), ("--wrapper", "forward_0"), ("--guards", "forward_0")],
 )
 def test_json_goes_to_stdout_alone_and_parses(ledger: Path, question: tuple[str, ...]) -> None:
     assert isinstance(json.loads(_show(ledger, *question, "--json").stdout), dict)
@@ -70,6 +70,8 @@ def test_the_wrapper_of_a_graph_can_be_piped_into_a_file(ledger: Path) -> None:
         (("--guards", "no_such_graph"), 2, "Near it: forward_0"),
         (("--stage", "joint"), 2, "--stage is of one graph"),
         (("--stage", "joint", "no_such_graph"), 2, "Near it: forward_0"),
+        (("--stage", "joint", "forward_0"), 1, "`torchledger run --stages SCRIPT` keeps it"),
+        (("--stage", "joint", "forward_0", "--json"), 1, "the stage joint of forward_0 was not recorded"),
     ],
 )
 def test_a_wrong_question_is_one_clear_line(

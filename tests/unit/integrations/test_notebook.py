@@ -135,3 +135,14 @@ def test_without_pandas_the_extra_is_named(ledgers: list[Path], monkeypatch: pyt
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(UsageError, match=r"pip install torchledger\[notebook\]"):
         torchledger.load(ledgers[0]).to_frame()
+
+
+def test_results_are_text_in_a_terminal_and_not_their_fields(shell: Any, ledgers: list[Path]) -> None:
+    def written(result: Any) -> str:
+        return str(shell.display_formatter.format(result)[0]["text/plain"])
+
+    assert written(torchledger.load(ledgers[0])).startswith("Ledger ")
+    assert "Launches by what they compute" in written(torchledger.diff(*ledgers))
+    assert written(torchledger.predict("linear", {"m": 64, "k": 64, "n": 64})).startswith("Predicted on ")
+    assert "gaps between them" in written(torchledger.predict_step(ledgers[0]))
+    assert "Failed: launches" in written(check(*ledgers, ["launches > +0"]))

@@ -106,7 +106,7 @@ def test_a_dtype_that_was_not_measured_is_extrapolated(model: TimeModel) -> None
         ("linear", {**_SHAPE, "m": -3}, {}, "m=-3 must be at least 1"),
         ("linear", {**_SHAPE, "m": 2.5}, {}, "m=2.5 is no whole number"),
         ("linear", _SHAPE, {"direction": "sideways"}, "no direction 'sideways' in this model"),
-        ("linear", _SHAPE, {"dtype": "bf17"}, "'bf17' is unknown; known are"),
+        ("linear", _SHAPE, {"dtype": "bf17"}, "'bf17' is unknown; the nearest known are .*bf16.*bfloat16"),
         ("linear", {"m": 10**6, "k": 10**5, "n": 10**5}, {}, "needs 220.0 GB for its tensors; TEST has 100.0 GB"),
     ],
 )
@@ -165,11 +165,17 @@ def test_parameters_are_name_equals_number() -> None:
             parse_parameters([bad])
 
 
+def test_a_parameter_that_is_given_twice_is_refused() -> None:
+    with pytest.raises(PredictError, match="n is given twice, as 1 and in 'n=2'"):
+        parse_parameters(["m=4", "n=1", "n=2"])
+
+
 def test_the_command_answers_both_directions_as_text_and_json(file: Path) -> None:
     arguments = ["predict", "linear", "m=512", "k=512", "n=512", "--device", str(file)]
     result = CliRunner().invoke(cli, arguments)
     assert result.exit_code == 0, result.output
     assert "linear backward bfloat16 m=512 k=512 n=512" in result.output
+    assert "Model: linear/forward (" in result.output and "; linear/backward (" in result.output
     rows = json.loads(CliRunner().invoke(cli, [*arguments, "--json"]).stdout)
     assert [row["range"] for row in rows] == ["inside", "inside"]
 

@@ -16,9 +16,10 @@ import torch
 from click.testing import CliRunner
 
 from torchledger.cli import cli
-from torchledger.nouns import Sample
+from torchledger.nouns import Sample, Stage
 from torchledger.sampling.dataset import read_samples, write_samples
 from torchledger.sampling.points import Plan, Point, save_plan
+from torchledger.store.ledger import LedgerWriter
 
 _ROOT = Path(__file__).parents[3]
 _DATA = _ROOT / "tests" / "data" / "h200"
@@ -88,6 +89,8 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("examples")
     for name in ("gpt", "my", "before", "after", "old", "new", "run", "train", "main", "branch", "plan"):
         shutil.copy(_DATA / "gpt_block_torch2.11_cu130.ledger.sqlite", folder / f"{name}.ledger")
+    with LedgerWriter(folder / "gpt.ledger", append=True) as kept:  # recorded as with --stages
+        kept.add(Stage("forward_0", "joint", "graph"))
     for name in ("trace", "rank0", "rank1"):
         shutil.copy(_DATA / "gpt_block_torch2.11_cu130.trace.json.gz", folder / f"{name}.json.gz")
     # Where the ledger says that its own trace is.

@@ -10,12 +10,27 @@ from typing import Any
 
 import pytest
 
-from factories import make_buffer, make_environment, make_graph, make_kernel, make_launch, make_run, make_step
+from factories import (
+    make_buffer,
+    make_environment,
+    make_graph,
+    make_kernel,
+    make_launch,
+    make_run,
+    make_step,
+    make_step_call,
+)
 from synthetic import write_ledger
 from torchledger.errors import UsageError
 from torchledger.nouns import Access, Compilation, FlopReference, Gap, LoopNest, Measurement, Run, SourceLine
 from torchledger.reporting.guards import guards_document, read_compilations
-from torchledger.reporting.overview import overview_as_plain, overview_document, shorten_source, verdict
+from torchledger.reporting.overview import (
+    ledger_document,
+    overview_as_plain,
+    overview_document,
+    shorten_source,
+    verdict,
+)
 from torchledger.reporting.remarks import remarks
 from torchledger.reporting.story import story_as_plain, story_document, tell_story, wrapper_document
 from torchledger.reporting.summary import Costs, Summary, fold_modules, summarize_ledger
@@ -23,6 +38,9 @@ from torchledger.reporting.terminal import render
 from torchledger.reporting.values import summarize_values, values_document
 from torchledger.store import LedgerReader, LedgerWriter, open_ledger
 from torchledger.store.find import find_kernel
+from torchledger.traces.breakdown import breakdown_of_trace
+from torchledger.traces.reading import trace_from_events
+from trace_factories import small_trace
 
 Golden = Callable[[str, str], None]
 
@@ -101,6 +119,8 @@ def test_a_run_whose_profile_found_no_step_is_not_sent_to_profile_it(tmp_path: P
     said = _remarks(tmp_path / "x", make_run(), gap)
     assert "no compiled graph: is torch.compile called?" in said.lower()
     assert "run --profile" not in said and "end with an optimizer's step" in said
+    lines = verdict(_summarize(tmp_path / "y", make_run(), gap))
+    assert lines[1] == "A profile was made and holds no step: no optimizer stepped."
 
 
 @pytest.mark.parametrize(
@@ -124,7 +144,25 @@ def test_an_empty_ledger_says_so_at_once_and_why(tmp_path: Path) -> None:
 
 def test_an_imported_trace_is_not_asked_whether_torch_compile_is_called(tmp_path: Path) -> None:
     imported = make_run(environment=make_environment(platform="imported trace"))
-    assert not any("is torch.compile called?" in text for text in remarks(_summarize(tmp_path / "x", imported)))
+    summary = _summarize(tmp_path / "x", imported)
+    assert not any("is torch.compile called?" in text for text in remarks(summary))
+    assert "a trace that somebody else recorded" in verdict(summary)[0]
+    assert not any("holds no step" in line or "run --profile" in line for line in verdict(summary))
+
+
+def test_a_ledger_with_a_step_says_once_what_to_look_at_first(tmp_path: Path) -> None:
+    breakdown = replace(
+        breakdown_of_trace(trace_from_events(small_trace()["traceEvents"], {}, source="a")),
+        verdict=("Most of it is copies.", "Look first at copies."),
+    )
+    with LedgerWriter(tmp_path / "a") as writer:
+        writer.add(make_run(), make_graph(), breakdown)
+    with LedgerWriter(tmp_path / "b") as writer:
+        writer.add(make_run(), make_graph(), breakdown, make_step(device_us=1000.0), make_step_call())
+    with open_ledger(tmp_path / "a") as without, open_ledger(tmp_path / "b") as step:
+        assert "Look first at copies" in render(ledger_document(without))
+        shown = render(ledger_document(step))
+    assert "Most of it is copies" in shown and shown.count("Look first at") == 1 and "at copies" not in shown
 
 
 def test_values_of_a_run_that_watched_none_say_how_to_record_some(tmp_path: Path) -> None:
@@ -137,6 +175,15 @@ def test_values_of_a_run_that_watched_none_say_how_to_record_some(tmp_path: Path
     assert "No values" not in killed and "values --level names SCRIPT" in killed
     asked = render(values_document(replace(summary, was_watched=True), top=3))
     assert "No compiled graph was called in this run" in asked and "record some" not in asked
+
+
+def test_a_predicate_that_cannot_be_loaded_says_nothing_of_graphs_that_nobody_watched(tmp_path: Path) -> None:
+    said = "the predicate foo:bar cannot be loaded"
+    with LedgerWriter(tmp_path / "x") as writer:
+        writer.add(make_run(status="finished", notes=(said,), values_lack=("predicate failed",)), make_graph())
+    with open_ledger(tmp_path / "x") as reader:
+        shown = render(values_document(summarize_values(reader), top=3)).lower()
+    assert said in shown and "was called in this run" not in shown and "record some" not in shown
 
 
 def test_a_process_that_crashed_before_any_values_were_kept_is_not_asked_to_watch_them(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from factories import make_launch, make_step, make_step_call
 from torchledger.nouns import StepPrediction
 from torchledger.predicting.devices import find_model
 from torchledger.predicting.step import NO_STEP, predict_step
-from torchledger.reporting.document import Facts, Sentence
+from torchledger.reporting.document import Facts, Sentence, Table
 from torchledger.reporting.steps import step_as_plain, step_document
 from torchledger.stepping.totals import total_step
 
@@ -47,3 +47,18 @@ def test_what_a_cpu_measured_is_not_compared_with_a_price_on_a_gpu(is_compiled: 
     assert dict(facts.rows)["measured step"] == "9.00 ms on the device of the record"
     plain = step_as_plain(step, predictions, measured, launches)
     assert [(each["measured_us"], each["error_pct"]) for each in plain["launches"]] == [(40.0, None)] * len(launches)
+
+
+def test_launches_whose_errors_are_not_known_are_listed_heaviest_first() -> None:
+    launches = [
+        make_launch(order=order, call="extern_kernels.mm(a, b, out=c)", category="extern", flops=2 * size**3)
+        for order, size in enumerate((64, 4096))
+    ]
+    step, predictions = predict_step(find_model("H200"), launches)
+    light, heavy = sorted(predictions, key=lambda each: each.duration_us)
+    measured = {light.subject: 9_000.0, heavy.subject: heavy.duration_us}
+    plain = step_as_plain(step, predictions, measured, launches)
+    assert all(each["error_pct"] is None for each in plain["launches"])
+    blocks = step_document(step, predictions, measured, launches, sort_by="error").sections[1].blocks
+    table = next(block for block in blocks if isinstance(block, Table))
+    assert [row[0] for row in table.rows] == [heavy.subject, light.subject]

@@ -628,3 +628,13 @@ def test_of_steps_that_are_all_unlike_one_is_heard_all_the_same() -> None:
     result = program.result()
     assert result.heard is not None and result.why_not is None
     assert any("was like the most frequent" in note for note in result.notes)
+
+
+def test_a_recorder_that_heard_nothing_asks_nothing_of_torch_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: StepRecorder) -> None:
+        raise AssertionError("torch's compiler would be imported to end a recording that never began")
+
+    monkeypatch.setattr(StepRecorder, "_tools", property(refuse))
+    recorder = StepRecorder(warmup=1, timed=1, repeats=1)
+    recorder.close()
+    assert recorder.result().times is None

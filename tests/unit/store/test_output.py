@@ -111,3 +111,12 @@ def test_values_does_not_run_a_file_that_is_not_called_python(tmp_path: Path) ->
     result = CliRunner().invoke(cli, ["values", str(path)])
     assert "pass --script" in str(result.exception)
     assert not (tmp_path / "it_ran").exists()
+
+
+def test_files_that_exist_are_counted_in_words_that_agree(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).touch()
+    with pytest.raises(StoreError, match=r"a exists\. Choose"):
+        prepare_folder(tmp_path, ["a"], force=False)
+    with pytest.raises(StoreError, match=r"a and 1 more exist\. Choose"):
+        prepare_folder(tmp_path, ["a", "b"], force=False)
