@@ -33,5 +33,5 @@ def command(file: Path | None, devices: tuple[str, ...], budget: float, with_hos
         print_json(as_plain(found))
     else:
         print_document(
-            ceilings_document(found.measured, host=found.host, kept_in=found.kept_in, complaints=found.complaints)
+            ceilings_document(found.devices, host=found.host, kept_in=found.kept_in, complaints=found.complaints)
         )

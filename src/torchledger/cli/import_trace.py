@@ -78,6 +78,12 @@ def command(
     if chrome is not None:
         annotate_trace(trace, chrome, facts_by_row(events), force=force)
     print_json(breakdown_as_plain(breakdown)) if as_json else print_document(breakdown_document(breakdown, top=top))
+    for written, what in (
+        (output, "as a ledger"),
+        (chrome, "with what is known of each kernel, for a viewer of traces"),
+    ):
+        if written is not None:
+            click.echo(f"{written}: the trace {what}.", err=True)
     if breakdown.is_partial:
         sys.exit(PARTIAL)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torchledger._torch import version_warning
 from torchledger.device import describe as machine
 from torchledger.device.ceilings import find_place, measure_ceilings, put_ceilings_into, store_ceilings
 from torchledger.device.host import measure_host, put_host_into, store_host
 from torchledger.errors import MeasureError
-from torchledger.nouns import Ceilings, Device, Host
+from torchledger.nouns import Device, Host
 from torchledger.store import open_ledger
 
 
@@ -20,7 +20,7 @@ class Examination:
     """Devices with their ceilings, the files that now hold them, what is unusual about this machine, and what its host
     needs to launch work (``None`` if that was not asked for)."""
 
-    measured: tuple[tuple[Device, Ceilings], ...]
+    devices: tuple[Device, ...]
     kept_in: tuple[str, ...]
     complaints: tuple[str, ...]
     host: Host | None = None
@@ -62,7 +62,8 @@ def examine(
         kept.append(str(store_host(host)))
         if file is not None:
             put_host_into(file, host)
-    return Examination(tuple(measured), tuple(dict.fromkeys(kept)), tuple(_complaints(measured)), host)
+    examined = tuple(replace(device, ceilings=ceilings) for device, ceilings in measured)
+    return Examination(examined, tuple(dict.fromkeys(kept)), tuple(_complaints(examined)), host)
 
 
 def describe_device(name: str) -> Device:
@@ -78,13 +79,13 @@ def describe_device(name: str) -> Device:
     raise MeasureError(f"there is no {name} here, or torch cannot describe it. Pass an index, as in cuda:0, or cpu.")
 
 
-def _complaints(measured: Sequence[tuple[Device, Ceilings]]) -> list[str]:
+def _complaints(devices: Sequence[Device]) -> list[str]:
     import torch
 
     found = []
     if warning := version_warning(str(torch.__version__)):
         found.append(warning)
-    for device, _ in measured:
+    for device in devices:
         if device.kind != "cpu":
             continue
         load = os.getloadavg()[0]

@@ -12,16 +12,20 @@ from torchledger.roofline import Bound, ridge_point
 
 
 def ceilings_document(
-    measured: Sequence[tuple[Device, Ceilings]],
+    devices: Sequence[Device],
     *,
     host: Host | None = None,
     kept_in: Sequence[str] = (),
     complaints: Sequence[str] = (),
 ) -> Document:
-    """One section per device, and one of the host's own costs; ``kept_in`` names the files that now hold the figures,
-    ``complaints`` what is unusual."""
+    """One section per device that has its ceilings, and one of the host's own costs.
+
+    ``kept_in`` names the files that now hold the figures, ``complaints`` what is unusual.
+    """
     sections = [
-        Section(f"{device.kind}: {device.name}", (Facts(tuple(_rows(ceilings))),)) for device, ceilings in measured
+        Section(f"{device.kind}: {device.name}", (Facts(tuple(_rows(device.ceilings))),))
+        for device in devices
+        if device.ceilings is not None
     ]
     if host is not None:
         sections.append(Section(f"host: {host.name}, with {host.device}", (Facts(tuple(_host_rows(host))),)))

@@ -48,7 +48,8 @@ def test_json_has_the_same_numbers_with_stable_keys(trace: Path) -> None:
 
 def test_a_ledger_keeps_the_breakdown_and_the_times(trace: Path, tmp_path: Path) -> None:
     path = tmp_path / "small.ledger"
-    assert run(trace, "-o", path).exit_code == 0
+    done = run(trace, "-o", path)
+    assert done.exit_code == 0 and done.stderr == f"{path}: the trace as a ledger.\n"
     with open_ledger(path) as reader:
         (breakdown,) = reader.read(Breakdown)
         (measurement,) = reader.read(Measurement)

@@ -106,7 +106,7 @@ def test_doctor_prints_stores_and_writes_into_the_ledger(tmp_path: Path, monkeyp
     arguments = ["doctor", str(path), "--device", "cpu", "--budget", "0.1", "--json"]
     result = CliRunner().invoke(cli, arguments, catch_exceptions=False)
     assert result.exit_code == 0
-    (measured,) = json.loads(result.stdout)["measured"]
-    assert measured[1]["copy_gb_per_s"] > 0
+    (device,) = json.loads(result.stdout)["devices"]
+    assert device["kind"] == "cpu" and device["ceilings"]["copy_gb_per_s"] > 0
     with open_ledger(path) as reader:
         assert reader.run().devices[0].ceilings == known_ceilings(describe_cpu())
