@@ -139,7 +139,8 @@ class StepProfiler(Watcher):
         self._patches.append(mark_package_calls(PACKAGE_MARK))
 
     def _optimizer_stepped(self, optimizer: Any) -> None:
-        self._hear_no_modules()
+        if not self._recorder.is_in_backward:  # of a step inside one, the next module's call says where it ends
+            self._hear_no_modules()
         self._recorder.optimizer_stepped(optimizer)
 
     def _watch_modules(self) -> None:

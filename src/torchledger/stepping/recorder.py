@@ -168,7 +168,11 @@ class StepRecorder:
         """A module is about to be called from outside all others, in a program that has compiled nothing."""
         if self._states.now is State.DONE or self._names:
             return
-        self._guarded(lambda: self._before_module(module), waits=self._finder.owner in (None, threading.get_ident()))
+        waits = self._finder.owner in (None, threading.get_ident())
+        if self._finder.found_by == "optimizer":  # what a backward held back can be done here
+            self._guarded(lambda: self._end_of(None), waits=waits)
+        else:
+            self._guarded(lambda: self._before_module(module), waits=waits)
 
     def _before_module(self, module: Any) -> None:
         name, key = f"{type(module).__name__}.forward", id(module)
@@ -286,7 +290,8 @@ class StepRecorder:
                 return
             if self._states.now is State.WARMING and self._is_held:
                 self._states.outcome.why_not = (
-                    "steps end inside a backward, where nothing can be begun, and nothing is called behind it"
+                    "steps end inside a backward, where nothing can be begun, and no module or graph is called "
+                    "behind it: call torchledger.step() there"
                 )
             if self._states.now is State.WARMING and self._states.outcome.has_captured:
                 self._states.outcome.why_not = REPLAYED
@@ -314,6 +319,11 @@ class StepRecorder:
         """In a child of a fork: what is under way is the parent's."""
         self._lock = threading.RLock()
         self._states.after_fork()
+
+    @property
+    def is_in_backward(self) -> bool:
+        """Whether autograd's engine calls what this thread is at."""
+        return self._tools.is_in_backward()
 
     @property
     def optimizers(self) -> frozenset[int]:
