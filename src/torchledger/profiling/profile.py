@@ -312,11 +312,13 @@ class StepProfiler(Watcher):
             return proceed()
 
         from torchledger._torch.call_sizes import symbol_values
-        from torchledger._torch.steps import identity_of, parameter_places
+        from torchledger._torch.steps import identity_of, parameter_places, updates_parameters
 
         places = self._places.get(name)
         if places is None:
             places = self._places[name] = parameter_places(compiled, inputs)
+            if updates_parameters(compiled, inputs):
+                self._recorder.updates(name)
         parameters = [id(inputs[place]) for place in places if place < len(inputs)]
         return self._recorder.around_call(
             name,
