@@ -90,6 +90,12 @@ def parameter_places(compiled: Any, inputs: Sequence[Any]) -> tuple[int, ...]:
     return tuple(dict.fromkeys((places[0], places[len(places) // 2], places[-1]))) if places else ()
 
 
+def updates_parameters(compiled: Any, inputs: Sequence[Any]) -> bool:
+    """Whether a compiled graph writes into parameters that it is given, as an optimizer's step does."""
+    places = getattr(compiled, "mutated_input_idxs", None) or ()
+    return any(isinstance(inputs[place], torch.nn.Parameter) for place in places if place < len(inputs))
+
+
 def identity_of(inputs: Sequence[Any], places: Sequence[int]) -> Hashable:
     """What tells a call with these parameters from one with others."""
     identity = []

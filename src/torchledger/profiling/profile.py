@@ -139,7 +139,8 @@ class StepProfiler(Watcher):
         self._patches.append(mark_package_calls(PACKAGE_MARK))
 
     def _optimizer_stepped(self, optimizer: Any) -> None:
-        self._hear_no_modules()
+        if not self._recorder.is_in_backward:  # of a step inside one, the next module's call says where it ends
+            self._hear_no_modules()
         self._recorder.optimizer_stepped(optimizer)
 
     def _watch_modules(self) -> None:
@@ -311,11 +312,13 @@ class StepProfiler(Watcher):
             return proceed()
 
         from torchledger._torch.call_sizes import symbol_values
-        from torchledger._torch.steps import identity_of, parameter_places
+        from torchledger._torch.steps import identity_of, parameter_places, updates_parameters
 
         places = self._places.get(name)
         if places is None:
             places = self._places[name] = parameter_places(compiled, inputs)
+            if updates_parameters(compiled, inputs):
+                self._recorder.updates(name)
         parameters = [id(inputs[place]) for place in places if place < len(inputs)]
         return self._recorder.around_call(
             name,

@@ -32,6 +32,10 @@ _HARDLY_SEEN = 6
 _IRREGULAR = 24
 """After how many optimizer steps without a period the most frequent optimizer alone ends a step."""
 
+_OUT_OF_ORDER = 3
+"""So often one optimizer has to have stepped by then: each parameter may have its own, and the first of them steps for
+the third time when two whole rounds would have shown their period."""
+
 _UNREPEATED = 1024
 """After how many calls of which almost none came again graphs are told apart by name alone (their parameters move)."""
 
@@ -360,7 +364,7 @@ class StepFinder:
     def _look_for_round(self) -> FoundStep | None:
         period = self._sequence.period() or self._sequence.run()
         if period is None and self.found_by == "optimizer" and len(self._sequence.tokens) >= _IRREGULAR:
-            period = most_frequent(self._sequence.tokens)
+            period = most_frequent(self._sequence.tokens, at_least=_OUT_OF_ORDER)
         if period is None or (self.found_by is None and self._waits_for_optimizer(period)):
             if len(self._sequence.tokens) == _UNREPEATED and len(set(self._sequence.tokens)) > 0.9 * _UNREPEATED:
                 self._is_by_name = True

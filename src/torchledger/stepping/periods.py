@@ -104,6 +104,11 @@ class Round:
         return self._at == 0
 
 
-def most_frequent(tokens: list[Hashable]) -> tuple[Hashable, ...]:
-    """The one token that stands for a sequence without a period."""
-    return (Counter(tokens).most_common(1)[0][0],)
+def most_frequent(tokens: list[Hashable], *, at_least: int = 1) -> tuple[Hashable, ...] | None:
+    """The one token that stands for a sequence without a period; ``None`` if none came ``at_least`` so often.
+
+    >>> most_frequent(list("abac"), at_least=2)
+    ('a',)
+    """
+    ((token, times),) = Counter(tokens).most_common(1)
+    return (token,) if times >= at_least else None

@@ -20,6 +20,9 @@ _COMPILED_AUTOGRAD = "Torch-Compiled Region: !"
 _LOADER = re.compile(r"DataLoader|^enumerate\(")
 _CLIPPING_OPERATOR = re.compile(r"^aten::(_foreach_norm|linalg_vector_norm|_foreach_mul_|clamp|stack|norm)")
 
+_OPTIMIZER_CODE = re.compile(r"^torch/optim/")
+_ENGINE_CODE = re.compile(r"^torch/autograd/(__init__|graph)\.py")
+
 _OF_CODE: tuple[tuple[re.Pattern[str], Phase], ...] = (
     (re.compile(r"^torch/nn/utils/clip_grad\.py"), "clipping"),
     (re.compile(r"^torch/(optim/|amp/grad_scaler\.py)"), "optimizer"),
@@ -108,9 +111,14 @@ def _is_of_compiled_autograd(entry: Entry) -> bool:
     return any(name.startswith(_COMPILED_AUTOGRAD) for name in entry.around)
 
 
-def _innermost(around: Sequence[str]) -> Phase | None:
+def _innermost(around: Sequence[str], code: Sequence[str] = ()) -> Phase | None:
     """What of an optimizer's step and autograd's engine surrounds an entry more closely: a closure runs a backward
-    inside a step, a hook of a parameter steps inside a backward."""
+    inside a step, a hook of a parameter steps inside a backward. Code tells it also where steps have no range."""
+    for function in reversed(code):
+        if _OPTIMIZER_CODE.match(function):
+            return "optimizer"
+        if _ENGINE_CODE.match(function):
+            break
     for name in reversed(around):
         if _OPTIMIZER.match(name):
             return "optimizer"
@@ -126,8 +134,8 @@ def _own_phase(
         return "communication"
     if _OPTIMIZER_OPERATOR.match(entry.name):
         return "optimizer"
-    innermost = _innermost(entry.around)
     is_backward = entry.is_backward or _is_of_compiled_autograd(entry)
+    innermost = _innermost(entry.around, code if is_backward else ())
     if directions.get(entry.name) == "backward" or (is_backward and innermost != "optimizer"):
         return "backward"
     if entry.kind == "graph":

@@ -76,9 +76,12 @@ class StepRecorder:
         self._lock = threading.RLock()
         self._parameters: set[int] = set()
         # Graphs that were given no parameters (a function between eager layers) may be part of anybody's training.
-        self._finder = StepFinder(has_optimizer=lambda: self._tools.holds_optimizer(self._parameters or None))
+        self._finder = StepFinder(
+            has_optimizer=lambda: not self._updaters and self._tools.holds_optimizer(self._parameters or None)
+        )
         self._names: dict[int, tuple[weakref.ref[Any], str]] = {}
         self._called: set[str] = set()
+        self._updaters: set[str] = set()
         self._is_graphed = False
         self._pending: FoundStep | bool = False
         self._is_held = False
@@ -124,6 +127,10 @@ class StepRecorder:
                 self._guarded(lambda: hear_again(self._states))
             self._states.compiles()
 
+    def updates(self, name: str) -> None:
+        """A graph is about to be called that updates parameters: an optimizer that is compiled, which is no other."""
+        self._updaters.add(name)
+
     def name_of(self, compiled: Any) -> str | None:
         """The name under which a compiled graph was told of."""
         known = self._names.get(id(compiled))
@@ -168,7 +175,11 @@ class StepRecorder:
         """A module is about to be called from outside all others, in a program that has compiled nothing."""
         if self._states.now is State.DONE or self._names:
             return
-        self._guarded(lambda: self._before_module(module), waits=self._finder.owner in (None, threading.get_ident()))
+        waits = self._finder.owner in (None, threading.get_ident())
+        if self._finder.found_by == "optimizer":  # what a backward held back can be done here
+            self._guarded(lambda: self._end_of(None), waits=waits)
+        else:
+            self._guarded(lambda: self._before_module(module), waits=waits)
 
     def _before_module(self, module: Any) -> None:
         name, key = f"{type(module).__name__}.forward", id(module)
@@ -184,7 +195,7 @@ class StepRecorder:
 
     def tally(self, name: str) -> bool:
         """Count a graph's call where that is all there is to do: a plain step should cost what it costs without us."""
-        is_plain = self._states.is_plain and not self._pending
+        is_plain = self._states.is_plain and not self._pending and not self._ends_steps(name)
         return is_plain and name in self._called and self._finder.tally(name, thread=threading.get_ident())
 
     def around_call(
@@ -206,10 +217,20 @@ class StepRecorder:
             if self._states.session.is_here:
                 self._guarded(lambda: cut(self._states))
             return proceed()
-        self._guarded(
-            lambda: self._before_call(name, identity, parameters),
-            waits=direction_of(name) == "backward" or self._finder.owner in (None, threading.get_ident()),
-        )
+        waits = direction_of(name) == "backward" or self._finder.owner in (None, threading.get_ident())
+        self._guarded(lambda: self._before_call(name, identity, parameters), waits=waits)
+        result = self._call(name, proceed, inputs, sizes)
+        if self._ends_steps(name):
+            self._guarded(lambda: self._after_update(name), waits=waits)
+        return result
+
+    def _call(
+        self,
+        name: str,
+        proceed: Callable[[], Any],
+        inputs: Sequence[Any],
+        sizes: Callable[[], Mapping[str, int]],
+    ) -> Any:
         is_first = name not in self._called
         self._called.add(name)
         if self._states.now is State.BY_EVENTS:
@@ -229,6 +250,16 @@ class StepRecorder:
         self._end_of(
             self._finder.called(name, identity, thread=thread, direction=direction_of(name), site=self._tools.call_site)
         )
+
+    def _ends_steps(self, name: str) -> bool:
+        """Whether a graph's call is the step of an optimizer. What counts FLOPs of a step in which nothing is compiled
+        goes by the period of the calls alone: there the same step is heard of the optimizer itself."""
+        return self._states.only_hears and name in self._updaters and direction_of(name) != "forward"
+
+    def _after_update(self, name: str) -> None:
+        if self._states.now is not State.DONE and self._finder.owns_optimizer(name, thread=threading.get_ident()):
+            self._states.ended["optimizer"] += 1
+            self._end_of(self._finder.optimizer_stepped(name, "Optimizer"))
 
     # --- from step to step --------------------------------------------------------------------------------------
 
@@ -286,7 +317,8 @@ class StepRecorder:
                 return
             if self._states.now is State.WARMING and self._is_held:
                 self._states.outcome.why_not = (
-                    "steps end inside a backward, where nothing can be begun, and nothing is called behind it"
+                    "steps end inside a backward, where nothing can be begun, and no module or graph is called "
+                    "behind it: call torchledger.step() there"
                 )
             if self._states.now is State.WARMING and self._states.outcome.has_captured:
                 self._states.outcome.why_not = REPLAYED
@@ -316,6 +348,11 @@ class StepRecorder:
         """In a child of a fork: what is under way is the parent's."""
         self._lock = threading.RLock()
         self._states.after_fork()
+
+    @property
+    def is_in_backward(self) -> bool:
+        """Whether autograd's engine calls what this thread is at."""
+        return self._tools.is_in_backward()
 
     @property
     def optimizers(self) -> frozenset[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from torch import nn
 from torchledger._torch import optimizers
 from torchledger._torch.optimizers import OptimizerWatch, facts_of_optimizer, holds_optimizer
 from torchledger._torch.profiler import Recording
-from torchledger._torch.steps import StepClock, identity_of, parameter_places, watch_profiler_steps
+from torchledger._torch.steps import StepClock, identity_of, parameter_places, updates_parameters, watch_profiler_steps
 from torchledger.nouns import OptimizerFacts
 
 
@@ -188,3 +189,10 @@ def test_what_was_recorded_is_freed_before_another_recording_takes_its_memory(en
     assert profile.kineto_results is not None
     ends(recording)
     assert profile.kineto_results is None
+
+
+def test_a_graph_that_writes_into_parameters_is_told_from_one_that_writes_into_buffers() -> None:
+    inputs = [nn.Linear(2, 2).weight, torch.ones(2)]
+    assert updates_parameters(SimpleNamespace(mutated_input_idxs={0, 1}), inputs)
+    assert not updates_parameters(SimpleNamespace(mutated_input_idxs={1, 7}), inputs)
+    assert not updates_parameters(SimpleNamespace(), inputs)

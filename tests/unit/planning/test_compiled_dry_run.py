@@ -69,15 +69,16 @@ def test_the_state_of_an_optimizer_that_is_compiled_is_made_on_the_device(tmp_pa
         model = nn.Linear(WIDTH, WIDTH).cuda()
         optimizer = torch.optim.AdamW(model.parameters(), torch.tensor(1e-3))
         update = torch.compile(lambda: optimizer.step())
-        while True:
+        for _ in range(8):
             model(torch.randn(BATCH, WIDTH, device="cuda")).sum().backward()
             update()
             optimizer.zero_grad()
 
     with open_ledger(run_without_device(training, tmp_path / "plan.ledger", MADE_UP).path) as reader:
         (step,) = reader.read(Step)
-        launches = reader.read(Launch)
+        launches, calls = reader.read(Launch), reader.read(StepCall)
     assert len(step.graph_calls) == 1 and any(launch.category == "foreach" for launch in launches)
+    assert step.found_by == "optimizer" and [call.phase for call in calls if call.kind == "graph"] == ["optimizer"]
 
 
 def test_the_books_of_a_plan_balance(path: Path) -> None:

@@ -115,6 +115,15 @@ def test_optimizers_without_any_order_still_end_steps() -> None:
     assert finder.seen > 0
 
 
+def test_optimizers_of_one_parameter_each_make_one_step_together() -> None:
+    finder = StepFinder()
+    for _ in range(4):
+        finder.called("M")
+        for parameter in range(40):
+            finder.optimizer_stepped(parameter, "SGD")
+    assert kinds_of(finder) == [(3, {"M": 1, "SGD.step": 40})]
+
+
 def test_a_skipped_optimizer_step_makes_an_unlike_kind() -> None:
     finder = StepFinder()
     told(finder, "+F+B1" + 4 * "FB1" + "FB" + 3 * "FB1")

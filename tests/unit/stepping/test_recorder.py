@@ -638,3 +638,27 @@ def test_a_recorder_that_heard_nothing_asks_nothing_of_torch_to_end(monkeypatch:
     recorder = StepRecorder(warmup=1, timed=1, repeats=1)
     recorder.close()
     assert recorder.result().times is None
+
+
+class UpdatesInAGraph(Program):
+    """Nothing but its optimizer is compiled, which lives and is never heard to step."""
+
+    def step(self, *, took_us: float = 100.0, forwards: int = 1) -> None:
+        self.recorder.updates("inference_0")
+        self.call("inference_0")
+        self.tools.now_us += took_us
+
+
+def test_a_compiled_optimizer_ends_a_step_of_a_plan() -> None:
+    program = UpdatesInAGraph(only_hears=True)
+    program.tools.has_optimizer = True
+    result = program.steps(4).result()
+    assert (result.found_by, result.why_not) == ("optimizer", None)
+    assert result.heard is not None and result.kinds[0].calls == {"inference_0": 1, "Optimizer.step": 1}
+
+
+def test_a_compiled_optimizer_is_waited_for_no_longer_in_a_profile() -> None:
+    program = UpdatesInAGraph()
+    program.tools.has_optimizer = True
+    result = program.steps(12).result()
+    assert (result.found_by, result.n_steps) == ("period", 2)
