@@ -1,9 +1,9 @@
 """Convolutions drawn by chance, on a GPU, and as data to fit.
 
-``python benchmarks/drawn_convolutions.py measure -o ROWS.json [--limit S] [--seed N] [--volumes]`` times forward,
-backward and the gradient of the weight alone at drawn configurations, warm and after the cache was swept: images and
-signals along one dimension, depthwise, grouped, patches, transposed, in four precisions, with channels last or not;
-``--volumes`` draws those over three dimensions instead.
+``python benchmarks/drawn_convolutions.py measure -o ROWS.json [--limit S] [--seed N]`` times forward, backward and the
+gradient of the weight alone at drawn configurations, warm and after the cache was swept: images and signals along one
+dimension, depthwise, grouped, patches, transposed, in four precisions, with channels last or not; ``--volumes`` draws
+those over three dimensions instead, ``--groups`` groups as residual networks have them.
 ``python benchmarks/drawn_convolutions.py data ROWS.json... -o FOLDER`` writes them as the launches that generated code
 would make of them, those in float32 that were not rounded for the tensor cores apart, and volumes apart; that needs no
 GPU. ``--device`` names the one that measured them.
@@ -162,6 +162,26 @@ def draw(count: int, seed: int) -> Iterator[ConvolutionCase]:
             yield case
 
 
+def draw_groups(count: int, seed: int) -> Iterator[ConvolutionCase]:
+    """Configurations as ResNeXt and RegNet have them: as wide behind as before, groups of a few to some hundred
+    channels, every third with a stride."""
+    pick = random.Random(f"groups {seed}")
+    found = 0
+    while found < count:
+        each = pick.choice((1, 2, 4, 8, 8, 16, 16, 24, 24, 32, 40, 48, 48, 56, 64, 64, 80, 96, 112, 128, 168, 232, 264))
+        groups = pick.choice((2, 4, 8, 16, 32, 32, 64)) if pick.random() < 0.5 else round(2 ** pick.uniform(0.6, 6))
+        width = pick.choice((7, 8, 14, 16, 28, 32, 56, 64, 112)) if pick.random() < 0.6 else pick.randrange(4, 128)
+        kernel, stride = pick.choice((3, 3, 3, 3, 5, 1)), pick.choice((1, 1, 2))
+        case = ConvolutionCase(
+            "grouped", pick.choice(PRECISIONS), max(1, round(2 ** pick.uniform(0, 8))), each * groups, each * groups,
+            width, width, kernel, stride, kernel // 2, groups, channels_last=pick.random() < 0.5,
+        )  # fmt: skip
+        largest = max(math.prod(shape) for shape in case.shapes)
+        if _LEAST_FLOPS < case.flops < _MOST_FLOPS and largest < _MOST_ELEMENTS and case.c_in <= 4096:
+            found += 1
+            yield case
+
+
 _KINDS_OF_VOLUMES = (
     *("full", "full", "full", "flat", "deep", "pointwise"),
     *("patches", "transposed", "first", "depthwise", "grouped"),
@@ -304,10 +324,12 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=4000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="NVIDIA H200")
-    parser.add_argument("--volumes", action="store_true", help="over three dimensions")
+    drawn = parser.add_mutually_exclusive_group()
+    drawn.add_argument("--volumes", dest="draw", action="store_const", const=draw_volumes)
+    drawn.add_argument("--groups", dest="draw", action="store_const", const=draw_groups)
     options = parser.parse_args()
     if options.what == "measure":
-        cases = list((draw_volumes if options.volumes else draw)(options.count, options.seed))
+        cases = list((options.draw or draw)(options.count, options.seed))
         asked = [
             ({"case": number, **asdict(case)}, lambda case=case: runs(case, "cuda"))
             for number, case in enumerate(cases)

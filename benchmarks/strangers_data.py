@@ -6,7 +6,8 @@ attention in programs; ``library_torch2.11.launches``: calls of other libraries 
 ``calls_torch2.11.json.gz``: eager calls with their times in a step; and ``programs_torch2.11.launches``: whole compiled
 graphs with times of all but attention, which tell what ran before too. ``programs_tf32_torch2.11.launches`` are those
 whose products and convolutions of float32 were rounded. ``--more`` are tars of further
-ledgers. Where FROM is TO, what lies there stays, and the programs of those tars that it lacks are added. Needs no GPU.
+ledgers. Where FROM is TO, what lies there stays, and the programs of those tars that it lacks are added; where FROM is
+an ``attention.json``, attention alone is written. Needs no GPU.
 """
 
 from __future__ import annotations
@@ -147,8 +148,14 @@ def main() -> None:
     parser.add_argument("source", type=Path)
     parser.add_argument("target", type=Path)
     parser.add_argument("--more", nargs="*", type=Path, default=[], metavar="TAR", help="or attention.json")
+    parser.add_argument("--device", default="NVIDIA H200", help="which one measured FROM, where that is attention.json")
     arguments = parser.parse_args()
     target: Path = arguments.target
+    if arguments.source.suffix == ".json":
+        sources = [arguments.source, *arguments.more]
+        rows = [each for path in sources for each in attention_launches(json.loads(path.read_text()), path.stem)]
+        print(f"{write_data(target / 'attention_torch2.11.launches', rows, arguments.device):,} launches of attention")
+        return
     launches: list[MeasuredLaunch] = []
     others: list[MeasuredLaunch] = []
     calls: list[dict[str, Any]] = []

@@ -121,8 +121,8 @@ def _scattering(draw: Draw) -> Function:
 def _places(draw: Draw) -> Function:
     """Scores to which a number is added for how far two places are apart, out of a small table for each head.
 
-    The table's gradient is summed by atomics, most of which meet at a few places of it: distances in buckets, or those
-    within a window of a picture.
+    The table's gradient, that of each layer which reads it, is summed by atomics, most of which meet at a few places of
+    it: distances in buckets, or those within a window of a picture.
     """
     heads = draw.choose((1, 2, 4, 6, 8, 12, 16, 16, 24, 32))
     is_window = draw.chance(0.35)
@@ -134,6 +134,7 @@ def _places(draw: Draw) -> Function:
     rows = {"window": (2 * side - 1) ** 2, "buckets": buckets, "clipped": 2 * buckets + 1, "all": 2 * length - 1}[kind]
     scores, table = draw.add((count, heads, length, length)), draw.add((rows, heads), "weight")
     dropout, masked = 0.1 if draw.chance(0.5) else 0.0, draw.chance(0.3)
+    layers = [scores, *(draw.add((count, heads, length, length)) for _ in range(draw.choose((0, 0, 0, 1, 3))))]
 
     def distances(device: Any) -> Any:
         import torch
@@ -151,12 +152,16 @@ def _places(draw: Draw) -> Function:
         far = near + ((apart.abs().float() / near).clamp(min=1).log() / 2.8 * (half - near)).long()
         return (apart > 0).long() * half + torch.where(apart.abs() < near, apart.abs(), far.clamp(max=half - 1))
 
+    def layer(given: Any, added: Any) -> Any:
+        y = given * 0.125 + added.to(given.dtype)
+        if masked:
+            y = y.masked_fill(given.detach() > 3, -1e4)
+        return drop(y.softmax(-1), dropout)
+
     def run(**t: Any) -> Any:
         added = functional().embedding(distances(t[scores].device), t[table]).permute(2, 0, 1)
-        y = t[scores] * 0.125 + added.to(t[scores].dtype)
-        if masked:
-            y = y.masked_fill(t[scores].detach() > 3, -1e4)
-        return drop(y.softmax(-1), dropout)
+        made = [layer(t[each], added) for each in layers]
+        return sum(made[1:], made[0])
 
     return run
 

@@ -121,6 +121,13 @@ def test_a_module_that_a_closure_calls_is_forward_and_its_loss_is_loss() -> None
     assert found == ["forward", "loss", "optimizer"]
 
 
+def test_an_optimizer_in_a_hook_is_known_by_its_code_and_a_closures_backward_by_the_engines() -> None:
+    step, engine = "torch/optim/adam.py:step", "torch/autograd/graph.py:_engine_run_backward"
+    heard = [entry("aten::mul_", around=ENGINE) for _ in range(3)]
+    code = {0: (engine, step), 1: (step, engine), 2: (engine,)}
+    assert phases(*heard, code=code) == ["optimizer", "backward", "backward"]
+
+
 def test_an_optimizer_that_a_hook_of_the_backward_calls_is_the_optimizer() -> None:
     step = entry("aten::addcdiv_", around=(*ENGINE, "Optimizer.step#Adam.step"))
     assert phases(graph("forward_0"), entry("aten::mm", around=ENGINE), step) == ["forward", "backward", "optimizer"]

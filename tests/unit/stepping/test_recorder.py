@@ -161,6 +161,29 @@ def test_nothing_begins_or_ends_inside_a_backward_whose_optimizer_steps_there() 
     assert result.heard is not None and [call.call.name for call in result.heard] == ["aten::mul"]
 
 
+class Layer:
+    """Stands for a module without parameters."""
+
+    def parameters(self) -> tuple[()]:
+        return ()
+
+
+def test_a_module_that_is_called_behind_the_backward_is_where_an_eager_step_ends_whose_optimizer_steps_in_it() -> None:
+    program, layer = Program(), Layer()
+    program.graphs.clear()
+    for _ in range(14):
+        program.recorder.module_called(layer)
+        program.tools.in_backward = True
+        assert program.recorder.is_in_backward
+        program.recorder.optimizer_stepped(program.optimizer)
+        program.tools.in_backward = False
+        program.tools.now_us += 100.0
+    result = program.result()
+    assert (result.found_by, result.n_steps, result.why_not) == ("optimizer", 2, None)
+    assert result.plain_us == (100.0,) * 3
+    assert [kind.calls for kind in result.kinds] == [{"Compiled.step": 1}], "modules are of no kind of step"
+
+
 def test_steps_that_end_in_a_backward_with_nothing_called_behind_it_are_said_to() -> None:
     program = UpdatesInBackward()
     program.graphs.clear()
