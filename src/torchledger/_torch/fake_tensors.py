@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.utils._foreach_utils
+from torch._guards import TracingContext
 from torch._higher_order_ops.utils import registered_hop_fake_fns
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -90,7 +91,8 @@ class FakeTensors(FakeTensorMode, _OnThreads):
 
     ``devices`` is how many of a node there are, on which tensors may be put.
     After ``end`` threads other than the first one to enter it go no further than their next operator.
-    ``on_collective`` is given each operator on process groups, with its arguments, before it is called.
+    ``on_collective`` is given each operator on process groups, with its arguments, before it is called, and
+    ``n_operators`` counts those that the program has called, without what is traced while something compiles.
     """
 
     supports_higher_order_operators = True
@@ -107,6 +109,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         self._lock = threading.RLock()
         self._patches = Patches()
         self.is_over = False
+        self.n_operators = 0
         self.on_collective: Callable[[Any, Sequence[Any], Mapping[str, Any]], None] | None = None
 
     @property
@@ -183,6 +186,8 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             return True  # only C++ asks here, and insists
         self._check_device(kwargs.get("device"))
         here = self._of_thread
+        if not here.is_inside and TracingContext.try_get() is None:
+            self.n_operators += 1
         if self.on_collective is not None and getattr(func, "namespace", None) in _OF_GROUPS and not here.is_inside:
             self.on_collective(func, args, kwargs)
         if not here.is_inside and self._stays_real(func, args, kwargs):
