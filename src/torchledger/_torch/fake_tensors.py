@@ -102,6 +102,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         self._devices = devices
         super().__init__(allow_non_fake_inputs=True)
         self._stand_ins: Counter[tuple[str, str, str]] = Counter()
+        self._asked: dict[tuple[str, str, str], None] = {}
         self._numbers: Counter[str] = Counter()
         self._decisions: dict[str, dict[int, tuple[str | None, Iterator[bool]]]] = {}
         self._owner = os.getpid()
@@ -139,6 +140,11 @@ class FakeTensors(FakeTensorMode, _OnThreads):
                 counted[line, asked, value] += counted.pop((line, asked, "1.0"), 0)
         return tuple(StandIn(*asked, count) for asked, count in counted.most_common())
 
+    @property
+    def last_asked(self) -> tuple[StandIn, ...]:
+        """What was asked of fake tensors, what was asked last before all others."""
+        return tuple(StandIn(*asked, self._stand_ins[asked]) for asked in reversed(self._asked))
+
     def __deepcopy__(self, memo: dict[int, Any]) -> FakeTensors:
         """Itself: a copy of a fake tensor is of the same mode."""
         return self
@@ -151,7 +157,10 @@ class FakeTensors(FakeTensorMode, _OnThreads):
     def note(self, asked: str, value: bool | int | float | str, source: str | None = None) -> None:
         """Note that the program asked for something, at the line ``source`` if it is known, and was given ``value``."""
         with self._lock:
-            self._stand_ins[source or self.line(), asked, str(value)] += 1
+            key = source or self.line(), asked, str(value)
+            self._stand_ins[key] += 1
+            self._asked.pop(key, None)
+            self._asked[key] = None
 
     def decide(self, file: str, lines: Mapping[int, tuple[str | None, Sequence[bool]]]) -> None:
         """A file is a generated wrapper: ``lines`` of it that ask for a truth value are told these in turn, over and

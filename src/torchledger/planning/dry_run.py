@@ -310,21 +310,35 @@ def run_without_device(
             capture.close(status=status, exit_code=0 if status == "finished" else 1)
             why_not = None if hearer.has_step else hearer.why_not()
     if why_not is not None:
-        raise PlanError(f"no step was recorded: {why_not}.{ending.hint}{_asked_before_its_end(stand_ins)}")
+        raise PlanError(
+            f"no step was recorded: {why_not}.{ending.hint}{_asked_before_its_end(fake.tensors.last_asked)}"
+        )
     return DryRunOutcome(path, dry_run)
 
 
-def _asked_before_its_end(stand_ins: Sequence[StandIn]) -> str:
-    """The lines that were given made-up values, one of which may have ended the program; empty where there are none."""
-    values = [each for each in stand_ins if each.asked.startswith(_VALUE)]
+def _asked_before_its_end(last_asked: Sequence[StandIn]) -> str:
+    """The lines that were given made-up values, one of which may have ended the program; empty where there are none.
+
+    What was asked last comes first: a loop that ends asks for nothing more."""
+    values = [each for each in last_asked if each.asked.startswith(_VALUE)]
     truths_first = sorted(values, key=lambda each: each.value not in ("True", "False"))
     if not values:
         return ""
     named = ", ".join(f"{each.source} ({each.value})" for each in truths_first[:_MOST_ASKED])
     more = ", and others" if len(values) > _MOST_ASKED else ""
-    return f" It was given values that nobody knows without the device, which may have ended it: at {named}{more}."
+    beams = _BEAMS if any(_GENERATION in each.source for each in truths_first[:_MOST_ASKED]) else ""
+    return (
+        " It was given values that nobody knows without the device, which may have ended it, the last of them first: "
+        f"at {named}{more}. "
+        f"A loop that goes on by such a value has to make a fixed number of turns to be planned.{beams}"
+    )
 
 
+_GENERATION = "/transformers/generation/"
+_BEAMS = (
+    " What generate() of transformers stops by is such a value in beam search: plan num_beams=1 with num_beams times "
+    "as many rows, which calls the model with the same shapes (the cache's rows are put in order beside that)."
+)
 _VALUE = "the value of a tensor"
 _MOST_ASKED = 3
 
