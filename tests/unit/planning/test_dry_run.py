@@ -160,6 +160,30 @@ def test_a_solver_makes_the_turns_that_it_was_given_and_it_is_said_that_values_d
     assert f"{Path(__file__)}:" in note and "where they decide how often a loop goes round" in note
 
 
+@pytest.mark.parametrize("is_solved", [True, False])
+def test_values_are_said_to_decide_a_loop_where_it_may_end_by_them_not_where_they_are_logged(
+    tmp_path: Path, is_solved: bool
+) -> None:
+    def program() -> None:
+        weight = torch.nn.Parameter(torch.zeros(64, device="cuda"))
+        optimizer = torch.optim.SGD([weight], lr=1.0)
+        for _ in range(6):
+            for _ in range(5):
+                loss = weight.square().sum()
+                if not torch.isfinite(loss).all():
+                    raise ValueError("the loss is not finite")
+                if is_solved:
+                    if loss.item() < 0.5:
+                        break
+                else:
+                    print(loss.item())
+            loss.backward()
+            optimizer.step()
+
+    step, _ = read(run_without_device(program, tmp_path / "plan.ledger", H200))
+    assert ["read 5 times" in note for note in step.notes] == [True] * is_solved
+
+
 def test_torch_is_as_before_when_the_program_has_ended(outcome: DryRunOutcome) -> None:
     assert outcome.path.exists()
     assert not torch.cuda.is_available() and not torch.ones(2).is_cuda
