@@ -72,13 +72,14 @@ class _StepHearer(StepProfiler):
         tensors: FakeTensors,
         devices: Sequence[Device],
         rare: RareCollectives,
-        groups: Mapping[str, MadeGroup] | None = None,
+        around: FakeWorld | None = None,
     ) -> None:
         self._ending, self._tensors, self._devices, self._rare = ending, tensors, devices, rare
         self._marks: list[str] = []
         self._listeners: list[tuple[EagerCalls, int]] = []
-        self._groups: Mapping[str, MadeGroup] = {} if groups is None else groups
-        self._is_a_rank = groups is not None
+        self._groups: Mapping[str, MadeGroup] = {} if around is None else around.groups
+        self._notes: Sequence[str] = () if around is None else around.notes
+        self._is_a_rank = around is not None
         self.has_step = self.has_collectives = False
         self._is_running = True
         self._kept: StepRecording | None = None
@@ -221,7 +222,8 @@ class _StepHearer(StepProfiler):
         )
         self.has_collectives = any(each.operation != "barrier" for each in collectives)
         said = self._outside.note()
-        step = record.step if said is None else replace(record.step, notes=(*record.step.notes, said))
+        notes = (*record.step.notes, *self._notes, *(() if said is None else (said,)))
+        step = replace(record.step, notes=notes)
         return [step, *calls, *collectives, *memory]
 
 
@@ -288,7 +290,7 @@ def run_without_device(
         rare = RareCollectives()
         fake.tensors.on_collective = None if around is None else rare.asked
         devices = (device,) * place[1]
-        hearer = _StepHearer(capture, ending, fake.tensors, devices, rare, None if around is None else around.groups)
+        hearer = _StepHearer(capture, ending, fake.tensors, devices, rare, around)
         hear_steps(hearer)
         capture.watch(hearer)
         status = "failed"
