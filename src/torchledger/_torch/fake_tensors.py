@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.utils._foreach_utils
+from torch._guards import TracingContext
 from torch._higher_order_ops.utils import registered_hop_fake_fns
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -90,7 +91,8 @@ class FakeTensors(FakeTensorMode, _OnThreads):
 
     ``devices`` is how many of a node there are, on which tensors may be put.
     After ``end`` threads other than the first one to enter it go no further than their next operator.
-    ``on_collective`` is given each operator on process groups, with its arguments, before it is called.
+    ``on_collective`` is given each operator on process groups, with its arguments, before it is called, and
+    ``n_operators`` counts those that the program has called, without what is traced while something compiles.
     """
 
     supports_higher_order_operators = True
@@ -100,6 +102,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         self._devices = devices
         super().__init__(allow_non_fake_inputs=True)
         self._stand_ins: Counter[tuple[str, str, str]] = Counter()
+        self._asked: dict[tuple[str, str, str], None] = {}
         self._numbers: Counter[str] = Counter()
         self._decisions: dict[str, dict[int, tuple[str | None, Iterator[bool]]]] = {}
         self._owner = os.getpid()
@@ -107,6 +110,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         self._lock = threading.RLock()
         self._patches = Patches()
         self.is_over = False
+        self.n_operators = 0
         self.on_collective: Callable[[Any, Sequence[Any], Mapping[str, Any]], None] | None = None
 
     @property
@@ -136,6 +140,11 @@ class FakeTensors(FakeTensorMode, _OnThreads):
                 counted[line, asked, value] += counted.pop((line, asked, "1.0"), 0)
         return tuple(StandIn(*asked, count) for asked, count in counted.most_common())
 
+    @property
+    def last_asked(self) -> tuple[StandIn, ...]:
+        """What was asked of fake tensors, what was asked last before all others."""
+        return tuple(StandIn(*asked, self._stand_ins[asked]) for asked in reversed(self._asked))
+
     def __deepcopy__(self, memo: dict[int, Any]) -> FakeTensors:
         """Itself: a copy of a fake tensor is of the same mode."""
         return self
@@ -148,7 +157,10 @@ class FakeTensors(FakeTensorMode, _OnThreads):
     def note(self, asked: str, value: bool | int | float | str, source: str | None = None) -> None:
         """Note that the program asked for something, at the line ``source`` if it is known, and was given ``value``."""
         with self._lock:
-            self._stand_ins[source or self.line(), asked, str(value)] += 1
+            key = source or self.line(), asked, str(value)
+            self._stand_ins[key] += 1
+            self._asked.pop(key, None)
+            self._asked[key] = None
 
     def decide(self, file: str, lines: Mapping[int, tuple[str | None, Sequence[bool]]]) -> None:
         """A file is a generated wrapper: ``lines`` of it that ask for a truth value are told these in turn, over and
@@ -183,6 +195,8 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             return True  # only C++ asks here, and insists
         self._check_device(kwargs.get("device"))
         here = self._of_thread
+        if not here.is_inside and TracingContext.try_get() is None:
+            self.n_operators += 1
         if self.on_collective is not None and getattr(func, "namespace", None) in _OF_GROUPS and not here.is_inside:
             self.on_collective(func, args, kwargs)
         if not here.is_inside and self._stays_real(func, args, kwargs):

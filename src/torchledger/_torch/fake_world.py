@@ -23,6 +23,7 @@ from torch._compile import _disable_dynamo
 from torch.distributed import distributed_c10d as c10d
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from torchledger._torch.fake_late_hooks import begin_hooks_soon
 from torchledger._torch.fake_pipelines import let_pipelines_run
 from torchledger._torch.fake_shares import send_shares
 from torchledger._torch.fake_stores import answer_for_others
@@ -63,13 +64,15 @@ _OF_MESHES = (
 class FakeWorld:
     """The world around one rank, between ``start`` and ``stop``: groups that were made, and values stood in for.
 
-    ``hints`` say what of the program does not divide over the ranks: the reason, where it fails.
+    ``hints`` say what of the program does not divide over the ranks: the reason, where it fails. ``notes`` are on the
+    step that the program is had to make.
     """
 
     spec: WorldSpec
     order: StreamOrder = field(default_factory=lambda: active_order() or StreamOrder())
     stand_ins: list[str] = field(default_factory=list)
     hints: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     mail: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     groups: dict[str, MadeGroup] = field(default_factory=dict)
     _undo: ExitStack = field(default_factory=ExitStack)
@@ -85,6 +88,7 @@ class FakeWorld:
         answer_for_others(patches, self.spec.size, self.stand_in)
         _let_meshes_hold_values(patches)
         _let_ddp_run(patches)
+        begin_hooks_soon(patches, self.notes.append)
         let_pipelines_run(self, patches)
         _watch_tensor_parallel(self, patches)
 

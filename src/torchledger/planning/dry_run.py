@@ -11,7 +11,7 @@ import time
 import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,6 +22,7 @@ from torchledger.errors import PlanError, UsageError
 from torchledger.memory.record import Heard, record_memory
 from torchledger.nouns import Device, DryRun, Launch, MadeGroup, StandIn, WorldSpec
 from torchledger.planning.communication import collectives_of_step, place_calls
+from torchledger.planning.outside_work import OutsideWork
 from torchledger.planning.program_threads import Ending, StepRecorded, explain, explain_by, our_error
 from torchledger.planning.rare_collectives import RareCollectives
 from torchledger.profiling.profile import StepProfiler, hear_steps
@@ -71,18 +72,22 @@ class _StepHearer(StepProfiler):
         tensors: FakeTensors,
         devices: Sequence[Device],
         rare: RareCollectives,
-        groups: Mapping[str, MadeGroup] | None = None,
+        around: FakeWorld | None = None,
     ) -> None:
         self._ending, self._tensors, self._devices, self._rare = ending, tensors, devices, rare
         self._marks: list[str] = []
         self._listeners: list[tuple[EagerCalls, int]] = []
-        self._groups: Mapping[str, MadeGroup] = {} if groups is None else groups
-        self._is_a_rank = groups is not None
+        self._groups: Mapping[str, MadeGroup] = {} if around is None else around.groups
+        self._notes: Sequence[str] = () if around is None else around.notes
+        self._is_a_rank = around is not None
         self.has_step = self.has_collectives = False
         self._is_running = True
         self._kept: StepRecording | None = None
         self._begun_s, self._until_s, self._looked_on = time.monotonic(), math.inf, 0
-        super().__init__(capture, warmup=_WARMUP, only_hears=True, tools=_tools(self._marks, self._listeners))
+        self._launched = 0
+        self._outside = OutsideWork(lambda: tensors.n_operators + self._launched)
+        tools = _tools(self._marks, self._listeners, self._outside.hearing_begins)
+        super().__init__(capture, warmup=_WARMUP, only_hears=True, tools=tools)
 
     def _hear_modules_until_compiled(self) -> None:
         """The compiler is there from the start, whether or not the program compiles."""
@@ -106,7 +111,17 @@ class _StepHearer(StepProfiler):
 
     def _optimizer_stepped(self, optimizer: Any) -> None:
         self._rare.optimizer_stepped()
+        self._outside.optimizer_stepped()
         super()._optimizer_stepped(optimizer)
+
+    def _module_called(self, module: Any) -> None:
+        self._outside.model_called()
+        super()._module_called(module)
+
+    def _around_call(self, compiled: Any, inputs: Sequence[Any], proceed: Callable[[], Any]) -> Any:
+        self._outside.model_called()
+        self._launched += len(self._launches.get(self._recorder.name_of(compiled) or "", ()))
+        return super()._around_call(compiled, inputs, proceed)
 
     def on_close(self) -> bool:
         """The program has ended: nothing more is recorded."""
@@ -133,14 +148,16 @@ class _StepHearer(StepProfiler):
 
     def _lingers(self) -> bool:
         recording = self._recorder.result()
-        if recording.heard is None or (self._is_a_rank and not self._may_exchange_later(recording)):
+        if recording.heard is None:
             return False
         now_s = time.monotonic()
         if self._kept is None:
+            self._outside.hearing_ended()
             self._until_s = now_s + max(_LOOKED_ON_S, _LOOKED_ON_SHARE * (now_s - self._begun_s))
         self._kept = recording
         self._looked_on += 1
-        is_wanted = self._is_a_rank or self._may_be_a_part(recording)
+        may_follow = self._may_exchange_later if self._is_a_rank else self._may_be_a_part
+        is_wanted = may_follow(recording) or self._outside.is_looked_for
         return self._looked_on <= _MOST_LOOKED_ON and now_s < self._until_s and is_wanted
 
     def _may_exchange_later(self, recording: StepRecording) -> bool:
@@ -204,7 +221,10 @@ class _StepHearer(StepProfiler):
             {order: recording.heard[place] for place, order in record.places.items()},
         )
         self.has_collectives = any(each.operation != "barrier" for each in collectives)
-        return [record.step, *calls, *collectives, *memory]
+        said = self._outside.note()
+        notes = (*record.step.notes, *self._notes, *(() if said is None else (said,)))
+        step = replace(record.step, notes=notes)
+        return [step, *calls, *collectives, *memory]
 
 
 def _decided(
@@ -222,7 +242,7 @@ def _graph_calls(recording: StepRecording) -> int:
     return sum(isinstance(entry, str) for entry in recording.memory.entries)
 
 
-def _tools(marks: list[str], listeners: list[tuple[EagerCalls, int]]) -> Tools:
+def _tools(marks: list[str], listeners: list[tuple[EagerCalls, int]], hearing_begins: Callable[[], None]) -> Tools:
     """What a recorder needs of torch, on a device that does nothing; it keeps marks of graph calls, and listeners, each
     with how many marks there were before it."""
     from torchledger._torch import steps
@@ -233,6 +253,7 @@ def _tools(marks: list[str], listeners: list[tuple[EagerCalls, int]]) -> Tools:
 
     def listener(inside: Callable[[], str | None]) -> EagerCalls:
         listeners.append((steps.listener(inside), len(marks)))
+        hearing_begins()
         return listeners[-1][0]
 
     tools = types.SimpleNamespace(**vars(steps))
@@ -269,7 +290,7 @@ def run_without_device(
         rare = RareCollectives()
         fake.tensors.on_collective = None if around is None else rare.asked
         devices = (device,) * place[1]
-        hearer = _StepHearer(capture, ending, fake.tensors, devices, rare, None if around is None else around.groups)
+        hearer = _StepHearer(capture, ending, fake.tensors, devices, rare, around)
         hear_steps(hearer)
         capture.watch(hearer)
         status = "failed"
@@ -291,21 +312,35 @@ def run_without_device(
             capture.close(status=status, exit_code=0 if status == "finished" else 1)
             why_not = None if hearer.has_step else hearer.why_not()
     if why_not is not None:
-        raise PlanError(f"no step was recorded: {why_not}.{ending.hint}{_asked_before_its_end(stand_ins)}")
+        raise PlanError(
+            f"no step was recorded: {why_not}.{ending.hint}{_asked_before_its_end(fake.tensors.last_asked)}"
+        )
     return DryRunOutcome(path, dry_run)
 
 
-def _asked_before_its_end(stand_ins: Sequence[StandIn]) -> str:
-    """The lines that were given made-up values, one of which may have ended the program; empty where there are none."""
-    values = [each for each in stand_ins if each.asked.startswith(_VALUE)]
+def _asked_before_its_end(last_asked: Sequence[StandIn]) -> str:
+    """The lines that were given made-up values, one of which may have ended the program; empty where there are none.
+
+    What was asked last comes first: a loop that ends asks for nothing more."""
+    values = [each for each in last_asked if each.asked.startswith(_VALUE)]
     truths_first = sorted(values, key=lambda each: each.value not in ("True", "False"))
     if not values:
         return ""
     named = ", ".join(f"{each.source} ({each.value})" for each in truths_first[:_MOST_ASKED])
     more = ", and others" if len(values) > _MOST_ASKED else ""
-    return f" It was given values that nobody knows without the device, which may have ended it: at {named}{more}."
+    beams = _BEAMS if any(_GENERATION in each.source for each in truths_first[:_MOST_ASKED]) else ""
+    return (
+        " It was given values that nobody knows without the device, which may have ended it, the last of them first: "
+        f"at {named}{more}. "
+        f"A loop that goes on by such a value has to make a fixed number of turns to be planned.{beams}"
+    )
 
 
+_GENERATION = "/transformers/generation/"
+_BEAMS = (
+    " What generate() of transformers stops by is such a value in beam search: plan num_beams=1 with num_beams times "
+    "as many rows, which calls the model with the same shapes (the cache's rows are put in order beside that)."
+)
 _VALUE = "the value of a tensor"
 _MOST_ASKED = 3
 

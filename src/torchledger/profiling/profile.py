@@ -147,7 +147,10 @@ class StepProfiler(Watcher):
         from torchledger._torch.module_calls import ModuleCalls
 
         if not self._is_compiling and not self._has_compiled():
-            self._modules = ModuleCalls(self._recorder.module_called, self._recorder.failed)
+            self._modules = ModuleCalls(self._module_called, self._recorder.failed)
+
+    def _module_called(self, module: Any) -> None:
+        self._recorder.module_called(module)
 
     def _has_compiled(self) -> bool:
         """Whether functions of before may compile while the program runs: Dynamo would trace the hooks in them."""

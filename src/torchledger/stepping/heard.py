@@ -16,6 +16,7 @@ from torchledger.nouns import CallKind, Step, StepCall
 from torchledger.stepping.aligning import is_counted
 from torchledger.stepping.assumed_ways import notes_on_ways
 from torchledger.stepping.entries import Entry
+from torchledger.stepping.loop_ends import may_end_a_loop
 from torchledger.stepping.phases import phases_of
 from torchledger.stepping.record import (
     Ledgered,
@@ -210,22 +211,28 @@ def _reads_a_number(heard: EagerCall) -> bool:
 
 
 def _notes_on_reads(heard: Iterable[EagerCall]) -> list[str]:
-    """The lines that read numbers or truth values again and again, as a loop does that may end by them.
+    """The lines that read numbers or truth values again and again, in a loop that may end by them.
 
     A line of the program's may read two by itself, as to print them; an optimizer that reads two goes round.
     """
-    reads = [each for each in heard if each.sources and _may_end_a_loop(each)]
+    reads = [each for each in heard if each.sources and _is_a_decision(each)]
     read = Counter(each.sources[-1] for each in reads)
+    ways = {each.sources: None for each in reads}
     solved = {each.sources[-1] for each in reads if any(_OPTIMIZER in function for function in each.library)}
     return [
         f"values of the device are read {count:,} times in the step at {line}, which was given stand-ins: where they "
         "decide how often a loop goes round (the iterations of a solver), it may be more often or less there"
         for line, count in read.items()
-        if count > (1 if line in solved else _MOST_AT_ONCE)
+        if (count > 1 if line in solved else count > _MOST_AT_ONCE and _ends_loops(line, ways))
     ]
 
 
-def _may_end_a_loop(heard: EagerCall) -> bool:
+def _ends_loops(line: str, ways: Iterable[Sequence[str]]) -> bool:
+    """Whether a loop may end by what a line reads, on one of the ways that lead to it."""
+    return any(may_end_a_loop(way) for way in ways if way[-1] == line)
+
+
+def _is_a_decision(heard: EagerCall) -> bool:
     if not _reads_a_number(heard) or any(_SCALER in function for function in heard.library):
         return False
     first = heard.call.tensor(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,8 +17,8 @@ import torchledger
 from torchledger.books import read_memory
 from torchledger.errors import PlanError, UsageError
 from torchledger.memory.elsewhere import memory_on
-from torchledger.nouns import Device, DryRun, LiveStorage, Run, Step, StepCall
-from torchledger.planning.dry_run import DryRunOutcome, run_without_device, script_program
+from torchledger.nouns import Device, DryRun, LiveStorage, Run, StandIn, Step, StepCall
+from torchledger.planning.dry_run import DryRunOutcome, _asked_before_its_end, run_without_device, script_program
 from torchledger.planning.plan import as_planned
 from torchledger.predicting.bus_copies import is_pinned
 from torchledger.predicting.devices import find_model
@@ -157,6 +158,30 @@ def test_a_solver_makes_the_turns_that_it_was_given_and_it_is_said_that_values_d
     assert sum(call.name == "aten::dot" for call in calls) > 2 * 5 * 3, "it works with the steps that it has kept"
     (note,) = step.notes
     assert f"{Path(__file__)}:" in note and "where they decide how often a loop goes round" in note
+
+
+@pytest.mark.parametrize("is_solved", [True, False])
+def test_values_are_said_to_decide_a_loop_where_it_may_end_by_them_not_where_they_are_logged(
+    tmp_path: Path, is_solved: bool
+) -> None:
+    def program() -> None:
+        weight = torch.nn.Parameter(torch.zeros(64, device="cuda"))
+        optimizer = torch.optim.SGD([weight], lr=1.0)
+        for _ in range(6):
+            for _ in range(5):
+                loss = weight.square().sum()
+                if not torch.isfinite(loss).all():
+                    raise ValueError("the loss is not finite")
+                if is_solved:
+                    if loss.item() < 0.5:
+                        break
+                else:
+                    print(loss.item())
+            loss.backward()
+            optimizer.step()
+
+    step, _ = read(run_without_device(program, tmp_path / "plan.ledger", H200))
+    assert ["read 5 times" in note for note in step.notes] == [True] * is_solved
 
 
 def test_torch_is_as_before_when_the_program_has_ended(outcome: DryRunOutcome) -> None:
@@ -419,8 +444,32 @@ def test_a_program_that_values_may_have_ended_is_told_where_it_asked_for_them(tm
         while go_on:
             go_on = bool((layer(torch.zeros(2, 8, device="cuda")) > 0).any())
 
-    with pytest.raises(PlanError, match=r"may have ended it: at .*test_dry_run\.py:\d+ \(False\)\.$"):
+    asked = r"may have ended it, the last of them first: at .*test_dry_run\.py:\d+ \(False\)\. A loop .*planned\.$"
+    with pytest.raises(PlanError, match=asked):
         run_without_device(program, tmp_path / "short.ledger", H200)
+
+
+def test_the_value_that_was_asked_last_is_named_before_those_that_were_asked_more_often(tmp_path: Path) -> None:
+    def program() -> None:
+        layer, gap = nn.Linear(8, 8).cuda(), 2.0
+        given = torch.zeros(2, 8, device="cuda")
+        for _ in range(4):
+            assert not (given > 0).any()
+        while gap > 1.0:
+            gap = layer(given).norm().item()
+            if (layer.weight > 9).all():
+                return
+
+    with pytest.raises(PlanError, match=r"first: at \S+:(\d+) \(False\), \S+:(\d+) \(False\), \S+ \(1\.0\)\.") as error:
+        run_without_device(program, tmp_path / "short.ledger", H200)
+    lines = [int(each) for each in re.findall(r"\.py:(\d+) ", str(error.value))]
+    assert lines[0] > lines[2] > lines[1]
+
+
+def test_beam_search_of_transformers_is_told_what_to_plan_in_its_place() -> None:
+    asked = StandIn("/lib/transformers/generation/utils.py:3863", "the value of a tensor of bool", "False")
+    assert "num_beams=1 with num_beams times as many rows" in _asked_before_its_end([asked])
+    assert "num_beams" not in _asked_before_its_end([replace(asked, source="/home/me/generation.py:3")])
 
 
 def test_a_cuda_graph_of_the_programs_own_is_priced_launch_by_launch_and_that_is_said(tmp_path: Path) -> None:

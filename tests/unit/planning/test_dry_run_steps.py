@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -77,3 +78,39 @@ def test_a_program_that_calls_no_module_behind_such_a_backward_is_told_how_to_en
 
     with pytest.raises(PlanError, match=r"call torchledger\.step\(\) there"):
         run_without_device(program, tmp_path / "plan.ledger", H200)
+
+
+def learning(rollout: int, updates: int, turns: int = 3) -> Callable[[], None]:
+    """Each turn acts without gradients ``rollout`` times, and updates its network so many times."""
+
+    def program() -> None:
+        network = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).cuda()
+        optimizer = torch.optim.SGD(network.parameters(), 0.1)
+        for _ in range(turns):
+            state = torch.randn(4, 8, device="cuda")
+            with torch.no_grad():
+                for _ in range(rollout):
+                    state = network(state)
+            for _ in range(updates):
+                network(state).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+    return program
+
+
+def test_work_between_the_steps_of_an_optimizer_is_said_not_to_be_in_the_price(tmp_path: Path) -> None:
+    step, calls = read(run_without_device(learning(40, 6), tmp_path / "plan.ledger", H200))
+    assert sum(each.name == "aten::addmm" for each in calls) == 1
+    assert [note for note in step.notes if "not in the price: for each of its steps the program calls" in note]
+
+
+def test_work_that_did_not_come_again_is_said_to_have_come_before_the_first_step(tmp_path: Path) -> None:
+    step, _ = read(run_without_device(learning(40, 9, turns=1), tmp_path / "plan.ledger", H200))
+    assert [note for note in step.notes if "none as long came again" in note]
+
+
+@pytest.mark.parametrize(("rollout", "updates"), [(0, 4), (40, 1)])
+def test_a_step_that_holds_all_of_its_turn_is_said_to_lack_nothing(tmp_path: Path, rollout: int, updates: int) -> None:
+    step, _ = read(run_without_device(learning(rollout, updates, turns=6), tmp_path / "plan.ledger", H200))
+    assert not [note for note in step.notes if "outside the recorded step" in note]

@@ -1,0 +1,212 @@
+"""Whether a value that a line reads may decide how often a loop goes round, told from the program's text.
+
+A solver reads how far it is from its goal and ends there; a check for infinite numbers, an assertion or a line for a
+log reads as often, and goes on all the same.
+"""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+_CHECKS = frozenset({"isfinite", "isnan", "isinf"})
+"""A loop that ends by one of these has failed."""
+
+_BRANCHES = ("body", "orelse", "finalbody", "handlers", "cases")
+
+_LOOPS = (ast.While, ast.For, ast.AsyncFor)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+_Names = frozenset[str]
+"""Variables, and attributes with a dot before them (``.converged``), of whatever object."""
+
+
+def may_end_a_loop(lines: Sequence[str]) -> bool:
+    """Whether what the last of these lines reads may end a loop; True where the text is not there to be read.
+
+    They are those of a stack (``"/home/me/train.py:12"``), each called from the one before. What a function returns,
+    and attributes that it sets, is followed to the line that calls it.
+    """
+    carried: _Names = frozenset()
+    for line in reversed(lines):
+        found = _Line.find(line)
+        if found is None:
+            return True
+        if found.ends_a_loop(carried):
+            return True
+        carried = found.carried(carried)
+        if not carried:
+            return False
+    return False
+
+
+_RETURNED = "return"
+"""Stands among names for what the function at hand returns."""
+
+
+class _Line:
+    """A statement of a program, with the statements around it in its function, innermost first."""
+
+    def __init__(self, around: Sequence[ast.stmt], scope: ast.AST) -> None:
+        self._statement, self._around, self._scope = around[0], around, scope
+
+    @classmethod
+    def find(cls, line: str) -> _Line | None:
+        """``None`` where there is no such text."""
+        file, _, number = line.rpartition(":")
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of the program's own text
+                tree = ast.parse(Path(file).read_bytes())
+        except (OSError, SyntaxError, ValueError):
+            return None
+        around: list[ast.stmt] = []
+        scope: ast.AST = tree
+        inside: ast.AST = tree
+        while (inner := _statement_at(inside, int(number))) is not None:
+            if isinstance(inside, _FUNCTIONS):
+                scope, around = inside, []
+            around.insert(0, inner)
+            inside = inner
+        return cls(around, scope) if around else None
+
+    def ends_a_loop(self, carried: _Names) -> bool:
+        """Whether a loop of this function may end by what is read here; of a call that is made here, by what it has
+        ``carried`` out."""
+        is_read_here = not carried or _RETURNED in carried
+        if is_read_here and self._is_check():
+            return False
+        if is_read_here and isinstance(self._statement, _LOOPS):
+            return True
+        loops = [each for each in self._around if isinstance(each, _LOOPS)]
+        if not loops:
+            return False
+        if is_read_here and isinstance(self._statement, ast.If) and _leaves(self._statement):
+            return True
+        names = self._reached(carried)
+        for loop in loops:
+            if isinstance(loop, ast.While) and names & _mentioned(loop.test):
+                return True
+            tests = (each for each in ast.walk(loop) if isinstance(each, ast.If) and _leaves(each))
+            if any(names & _mentioned(each.test) and not _checks(each.test) for each in tests):
+                return True
+        return False
+
+    def carried(self, carried: _Names) -> _Names:
+        """What tells the caller of this function of what is read here."""
+        names = self._reached(carried)
+        is_returned = isinstance(self._statement, ast.Return) and (not carried or _RETURNED in carried)
+        if is_returned or any(
+            isinstance(each, ast.Return) and each.value is not None and names & _mentioned(each.value)
+            for each in ast.walk(self._scope)
+        ):
+            names |= {_RETURNED}
+        return frozenset(each for each in names if each == _RETURNED or each.startswith("."))
+
+    def _reached(self, carried: _Names) -> _Names:
+        """The names whose values follow from what is read here, or from what was ``carried`` out of a call."""
+        reached = frozenset(each for each in carried if each.startswith("."))
+        if (not carried or _RETURNED in carried) and not self._is_check():
+            reached |= _assigned_by(self._statement)
+        statements = [each for each in ast.walk(self._scope) if isinstance(each, ast.stmt)]
+        while True:
+            further = frozenset[str]().union(
+                *(
+                    _assigned_by(each)
+                    for each in statements
+                    if (value := _decides(each)) and reached & _mentioned(value)
+                )
+            )
+            if further <= reached:
+                return reached
+            reached |= further
+
+    def _is_check(self) -> bool:
+        """Whether what is read says that numbers are finite: by the statement's text, or by that of what it asks."""
+        value = _decides(self._statement)
+        if value is None:
+            return False
+        names = _mentioned(value)
+        return _checks(value) or any(
+            _assigned_by(each) & names and _checks(made)
+            for each in ast.walk(self._scope)
+            if isinstance(each, (ast.Assign, ast.AnnAssign)) and (made := each.value) is not None
+        )
+
+
+def _statement_at(node: ast.AST, line: int) -> ast.stmt | None:
+    """The statement inside another that a line stands in."""
+    for each in _statements_in(node):
+        first = min((each.lineno, *(found.lineno for found in getattr(each, "decorator_list", ()))))
+        if first <= line <= (each.end_lineno or each.lineno):
+            return each
+    return None
+
+
+def _statements_in(node: ast.AST) -> Iterator[ast.stmt]:
+    for branch in _BRANCHES:
+        for each in getattr(node, branch, ()) if not isinstance(node, ast.expr) else ():
+            if isinstance(each, ast.stmt):
+                yield each
+            else:  # a handler, or a case of a match
+                yield from each.body
+
+
+def _decides(statement: ast.stmt) -> ast.expr | None:
+    """The expression that decides what a statement assigns, or whether."""
+    if isinstance(statement, (ast.If, ast.While)):
+        return statement.test
+    if isinstance(statement, (ast.For, ast.AsyncFor)):
+        return statement.iter
+    value = getattr(statement, "value", None)
+    return value if isinstance(value, ast.expr) else None
+
+
+def _assigned_by(statement: ast.stmt) -> _Names:
+    """What a statement assigns; a conditional what either of its ways does."""
+    if isinstance(statement, ast.If):
+        return frozenset[str]().union(*(_assigned_by(each) for each in (*statement.body, *statement.orelse)))
+    targets: Sequence[ast.expr] = ()
+    if isinstance(statement, ast.Assign):
+        targets = statement.targets
+    elif isinstance(statement, (ast.AugAssign, ast.AnnAssign)):
+        targets = (statement.target,)
+    named = [each.target for each in ast.walk(statement) if isinstance(each, ast.NamedExpr)]
+    return frozenset[str]().union(*(_targets_in(each) for each in (*targets, *named)))
+
+
+def _targets_in(target: ast.expr) -> _Names:
+    if isinstance(target, (ast.Tuple, ast.List)):
+        return frozenset[str]().union(*map(_targets_in, target.elts))
+    if isinstance(target, (ast.Subscript, ast.Starred)):
+        return _targets_in(target.value)
+    if isinstance(target, ast.Attribute):
+        return frozenset({f".{target.attr}"})
+    return frozenset({target.id} if isinstance(target, ast.Name) else ())
+
+
+def _mentioned(expression: ast.expr) -> _Names:
+    found = list(ast.walk(expression))
+    names = {each.id for each in found if isinstance(each, ast.Name)}
+    return frozenset(names | {f".{each.attr}" for each in found if isinstance(each, ast.Attribute)})
+
+
+def _checks(expression: ast.expr) -> bool:
+    return bool({each.removeprefix(".") for each in _mentioned(expression)} & _CHECKS)
+
+
+def _leaves(statement: ast.If) -> bool:
+    """Whether one of its ways leaves the loop around it."""
+    return any(_may_leave(each) for each in (*statement.body, *statement.orelse))
+
+
+def _may_leave(statement: ast.stmt, *, is_inside: bool = False) -> bool:
+    """Whether a statement may leave the loop around it; a break ``is_inside`` another loop leaves that one."""
+    if isinstance(statement, ast.Return) or (isinstance(statement, ast.Break) and not is_inside):
+        return True
+    if isinstance(statement, (*_FUNCTIONS, ast.ClassDef)):
+        return False
+    is_inside = is_inside or isinstance(statement, _LOOPS)
+    return any(_may_leave(each, is_inside=is_inside) for each in _statements_in(statement))
