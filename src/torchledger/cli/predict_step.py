@@ -17,7 +17,11 @@ from torchledger.cli.output import json_option
     default=None,
     help="Launched as CUDA graphs (mode reduce-overhead), or one by one; default: as where recorded.",
 )
-@click.option("--optimizer", help="adamw:NUMEL or adamw:NUMEL:TENSORS: add a fused step where LEDGER holds none.")
+@click.option(
+    "--optimizer",
+    metavar="adamw:NUMEL[:TENSORS]",
+    help="Add a fused step over so many elements of so many parameters, where LEDGER's step holds none.",
+)
 @click.option(
     "--host", help="ledger (as it was measured where recorded), usual, or the name of a host that doctor kept."
 )

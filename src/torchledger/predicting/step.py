@@ -111,7 +111,7 @@ def predict_step(
     if optimizer is not None and record is not None and (held := _held_optimizer(record)):
         raise PredictError(
             f"the step of {subject} holds an optimizer ({held}), which is priced from the record: "
-            "leave out --optimizer."
+            "leave out --optimizer (in Python optimizer=)."
         )
     calls = dict.fromkeys((launch.graph for launch in launches), 1) if record is None else record.step.graph_calls
     weights = {launch.launch_id: calls.get(launch.graph, 0) for launch in launches}
@@ -466,6 +466,11 @@ def _optimizer_us(model: TimeModel, optimizer: str | None) -> float:
     if optimizer is None:
         return 0.0
     kind, *numbers = optimizer.split(":")
+    if kind == "adamw" and not any(numbers):
+        raise PredictError(
+            "optimizer 'adamw' says nothing of its size: write adamw:NUMEL or adamw:NUMEL:TENSORS, with the elements "
+            "of all parameters (`sum(each.numel() for each in model.parameters())`) and, where known, their number."
+        )
     if kind != "adamw" or len(numbers) not in (1, 2) or not all(number.isdigit() for number in numbers):
         raise PredictError(f"optimizer {optimizer!r} is unknown; write adamw:NUMEL or adamw:NUMEL:TENSORS.")
     parameters = dict(zip(("numel", "tensors"), map(int, numbers), strict=False))

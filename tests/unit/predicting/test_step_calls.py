@@ -293,6 +293,14 @@ def test_an_optimizer_by_hand_beside_a_recorded_one_is_refused(model: TimeModel)
     assert step.host_us == pytest.approx(without.host_us), "no eager optimizer ran in this step"
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "adamw:"])
+def test_an_optimizer_without_its_size_is_told_how_to_count_it(model: TimeModel, optimizer: str) -> None:
+    with pytest.raises(PredictError, match=r"nothing of its size: write adamw:NUMEL .*model\.parameters\(\)"):
+        predict_step(model, layers(1), optimizer=optimizer)
+    with pytest.raises(PredictError, match=r"optimizer 'sgd:9' is unknown"):
+        predict_step(model, layers(1), optimizer="sgd:9")
+
+
 def test_an_optimizer_over_lists_costs_the_host_each_tensor_and_one_over_single_tensors_its_operators(
     model: TimeModel,
 ) -> None:
