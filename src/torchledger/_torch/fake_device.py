@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from torchledger._torch.fake_attention import choose_attention
+from torchledger._torch.fake_captures import Captures
 from torchledger._torch.fake_checkpoints import keep_checkpoints_away
 from torchledger._torch.fake_generators import let_states_be_unknown
 from torchledger._torch.fake_inductor import compile_for_fake_device
@@ -57,6 +58,7 @@ class FakeDevice:
         self.tensors = FakeTensors(devices=count)
         self.threads = FakeThreads(self.tensors)
         self.decisions: dict[str, int] = {}
+        self.captures = Captures(self.decisions)
         self.order = StreamOrder()
 
     def __enter__(self) -> FakeDevice:
@@ -119,19 +121,6 @@ _WARNINGS = (
 )
 
 
-class _Graph:
-    """A CUDA graph that a program captures itself: what it would replay runs once."""
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        return super().__new__(cls)
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        pass
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *args, **kwargs: None
-
-
 class _Generator(torch.Generator):
     """The random numbers of a device: its state is asked for, and put into graphs that recompute dropout."""
 
@@ -156,20 +145,6 @@ def _generators(count: int) -> tuple[_Generator, ...]:
     for index, each in enumerate(made):
         each.index = index
     return made
-
-
-def _captures(decisions: dict[str, int]) -> Callable[..., contextlib.AbstractContextManager[None]]:
-    """What captures a CUDA graph: it runs like any other code, and it is told that it is priced so."""
-
-    @contextlib.contextmanager
-    def graph(*args: Any, **kwargs: Any) -> Iterator[None]:
-        decisions[_CAPTURED] = decisions.get(_CAPTURED, 0) + 1
-        yield
-
-    return graph
-
-
-_CAPTURED = "a CUDA graph that the program captures is priced launch by launch, and what runs beside its replays is not"
 
 
 def properties_of(device: Device) -> Any:
@@ -266,8 +241,7 @@ def _answers_of_device(fake: FakeDevice) -> dict[str, Any]:
         "_check_capability": _answer(None),
         "ipc_collect": _answer(None),
         "is_current_stream_capturing": _answer(False),
-        "CUDAGraph": _Graph,
-        "graph": _captures(fake.decisions),
+        **fake.captures.names(),
         "make_graphed_callables": lambda callables, *args, **kwargs: callables,
         "graph_pool_handle": _answer((0, 0)),
         "memory_usage": _answer(0),

@@ -20,7 +20,16 @@ from torchledger.nouns.breakdown import (
 )
 from torchledger.nouns.compilation import Compilation
 from torchledger.nouns.device import Ceilings, Device, Environment, Host
-from torchledger.nouns.dry_run import CUDA_GRAPH, RUNNING, DryRun, MadeGroup, RareCollective, StandIn, WorldSpec
+from torchledger.nouns.dry_run import (
+    CUDA_GRAPH,
+    RUNNING,
+    STEP_GRAPH,
+    DryRun,
+    MadeGroup,
+    RareCollective,
+    StandIn,
+    WorldSpec,
+)
 from torchledger.nouns.fabric import CollectiveCurve, CollectivePrice, Fabric, NodeLinks, Placement
 from torchledger.nouns.job import (
     Collective,
@@ -90,6 +99,7 @@ from torchledger.nouns.value_stats import (
 __all__ = [
     "CUDA_GRAPH",
     "RUNNING",
+    "STEP_GRAPH",
     "Access",
     "Account",
     "BalanceSheet",

@@ -74,6 +74,9 @@ class RareCollective:
 CUDA_GRAPH = "a compiled graph is replayed as a CUDA graph"
 """The decision that is noted of a graph which mode "reduce-overhead" would record."""
 
+STEP_GRAPH = "a CUDA graph that the program captures holds a whole step, which is priced as one replay of it"
+"""The decision that is noted where an optimizer stepped inside such a capture."""
+
 
 @dataclass(frozen=True)
 class DryRun:
@@ -97,3 +100,8 @@ class DryRun:
     def replays_graphs(self) -> bool:
         """Whether the device would replay compiled graphs as CUDA graphs."""
         return CUDA_GRAPH in self.decisions
+
+    @property
+    def replays_step(self) -> bool:
+        """Whether the program would replay its whole step as one CUDA graph that it has captured."""
+        return STEP_GRAPH in self.decisions

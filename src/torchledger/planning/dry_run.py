@@ -10,6 +10,7 @@ import sys
 import time
 import traceback
 import types
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,6 +40,7 @@ from torchledger.work.graph_names import direction_of
 
 if TYPE_CHECKING:
     from torchledger._torch.eager_calls import EagerCalls
+    from torchledger._torch.fake_captures import Captures
     from torchledger._torch.fake_tensors import FakeTensors
     from torchledger._torch.fake_world import FakeWorld
 
@@ -52,6 +54,9 @@ _MOST_HINTS = 2
 _MOST_LOOKED_ON, _LOOKED_ON_S, _LOOKED_ON_SHARE = 64, 1.0, 0.25
 """Behind a step that may be a part of a longer one so many more are let pass at most, for a second or this share of the
 time that the program has taken until then."""
+
+_WARM_UPS = 11
+"""So many steps run at most before a CUDA graph is captured: what torch's documents ask for with DDP."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +77,11 @@ class _StepHearer(StepProfiler):
         tensors: FakeTensors,
         devices: Sequence[Device],
         rare: RareCollectives,
+        captures: Captures,
         around: FakeWorld | None = None,
     ) -> None:
         self._ending, self._tensors, self._devices, self._rare = ending, tensors, devices, rare
+        self._captures = captures
         self._marks: list[str] = []
         self._listeners: list[tuple[EagerCalls, int]] = []
         self._groups: Mapping[str, MadeGroup] = {} if around is None else around.groups
@@ -112,6 +119,8 @@ class _StepHearer(StepProfiler):
     def _optimizer_stepped(self, optimizer: Any) -> None:
         self._rare.optimizer_stepped()
         self._outside.optimizer_stepped()
+        if not self._is_a_rank:
+            self._captures.optimizer_stepped()
         super()._optimizer_stepped(optimizer)
 
     def _module_called(self, module: Any) -> None:
@@ -157,6 +166,8 @@ class _StepHearer(StepProfiler):
         self._kept = recording
         self._looked_on += 1
         may_follow = self._may_exchange_later if self._is_a_rank else self._may_be_a_part
+        if self._looked_on <= _WARM_UPS and self._may_be_captured(recording):
+            return True
         is_wanted = may_follow(recording) or self._outside.is_looked_for
         return self._looked_on <= _MOST_LOOKED_ON and now_s < self._until_s and is_wanted
 
@@ -170,6 +181,16 @@ class _StepHearer(StepProfiler):
             any(collective_kind(each.call.name) for each in recording.heard or ())
             or any(graph_collectives(self._launches.get(name, ())) for name in called)
         )
+
+    def _may_be_captured(self, recording: StepRecording) -> bool:
+        """Whether a step ran beside the stream that programs compute on, as those do that come before a CUDA graph of
+        the program's own, and none has been captured yet."""
+        from torchledger._torch.fake_streams import COMPUTE
+
+        if self._is_a_rank or self._captures.n_begun:
+            return False
+        streams = Counter(each.placed.stream for each in recording.heard or () if each.placed is not None)
+        return streams[COMPUTE] < streams.total() / 2
 
     def _may_be_a_part(self, recording: StepRecording) -> bool:
         """Whether more may belong to a turn of the program's loop than the step that was heard: the rest of calls that
@@ -290,7 +311,7 @@ def run_without_device(
         rare = RareCollectives()
         fake.tensors.on_collective = None if around is None else rare.asked
         devices = (device,) * place[1]
-        hearer = _StepHearer(capture, ending, fake.tensors, devices, rare, around)
+        hearer = _StepHearer(capture, ending, fake.tensors, devices, rare, fake.captures, around)
         hear_steps(hearer)
         capture.watch(hearer)
         status = "failed"
@@ -312,9 +333,9 @@ def run_without_device(
             capture.close(status=status, exit_code=0 if status == "finished" else 1)
             why_not = None if hearer.has_step else hearer.why_not()
     if why_not is not None:
-        raise PlanError(
-            f"no step was recorded: {why_not}.{ending.hint}{_asked_before_its_end(fake.tensors.last_asked)}"
-        )
+        captured = _CAPTURED_TOO_SOON if fake.captures.n_begun else ""
+        asked = _asked_before_its_end(fake.tensors.last_asked)
+        raise PlanError(f"no step was recorded: {why_not}.{captured}{ending.hint}{asked}")
     return DryRunOutcome(path, dry_run)
 
 
@@ -341,6 +362,10 @@ _BEAMS = (
     " What generate() of transformers stops by is such a value in beam search: plan num_beams=1 with num_beams times "
     "as many rows, which calls the model with the same shapes (the cache's rows are put in order beside that)."
 )
+_CAPTURED_TOO_SOON = (
+    " Replays of the CUDA graph that it captures run nothing here: let three steps run before they are captured."
+)
+
 _VALUE = "the value of a tensor"
 _MOST_ASKED = 3
 

@@ -83,8 +83,7 @@ class OutsideWork:
                 return None
             return (
                 f"{_OUTSIDE}: for each of its steps the program calls {mean / made:.1f} times as many operators as "
-                f"that one does, in the mean of {last:,}; end a whole turn of its loop with torchledger.step() to "
-                "price it"
+                f"that one does, in the mean of {last:,}; end a whole turn with torchledger.step() to price it"
             )
         if not self._is_long_at_first:
             return None

@@ -130,6 +130,11 @@ def measured_host_us(shape: StepShape, mode: Mode, slowness: float, *, trains: b
     return slowness * _total_us(work_of_host(shape, mode, trains=trains))
 
 
+def replayed_step_us(slowness: float) -> float:
+    """What a host of that slowness needs to replay a whole step that a program captured, in microseconds: one call."""
+    return slowness * _USUAL["replay_call_us"]
+
+
 def work_of_host(shape: StepShape, mode: Mode, *, trains: bool) -> dict[str, float]:
     """How much of each kind of work a step has for the host, by the names of ``STEP_COSTS``."""
     work: dict[str, float] = {

@@ -29,6 +29,7 @@ from torchledger.fitting.time_model import TimeModel
 from torchledger.memory.elsewhere import memory_on
 from torchledger.nouns import (
     Collective,
+    DryRun,
     Graph,
     Host,
     Launch,
@@ -44,6 +45,7 @@ from torchledger.predicting.call_sizes import at_usual_sizes, measured_of_calls,
 from torchledger.predicting.host_steps import (
     OVERLAP,
     measured_host_us,
+    replayed_step_us,
     shape_with_calls,
     slowness_of,
 )
@@ -94,6 +96,7 @@ def predict_step(
     convolution_tf32: bool = True,
     group_sizes: Mapping[str, int] | None = None,
     recorded_on: RecordedOn | None = None,
+    replays_step: bool = False,
 ) -> tuple[StepPrediction, list[Prediction]]:
     """The step of a ledger, and the prediction of each launch of the graphs that it calls.
 
@@ -102,9 +105,11 @@ def predict_step(
     many parameters. ``measured`` maps launch ids to measured microseconds. ``host`` is the host whose measured costs
     count (``None``: usual ones); ``allow_tf32`` and ``convolution_tf32`` are of ``predict_launches``; ``group_sizes``
     are ranks by the name of a process group, for collectives that compiled graphs call. ``recorded_on`` says where and
-    how the record's own steps ran: they are then heard on what their host needs. A recorded step's usual host is one
-    of slowness 1 (``host_steps.py``), that of graphs alone what the model's overheads say. Raises ``PredictError``
-    if there are neither launches nor a record, and for an ``optimizer`` beside a record that has one.
+    how the record's own steps ran: they are then heard on what their host needs. With ``replays_step``
+    the whole step is one CUDA graph of the program's own: its host launches that, and waits for nothing in it. A
+    recorded step's usual host is one of slowness 1 (``host_steps.py``), that of graphs alone what the model's overheads
+    say. Raises ``PredictError`` if there are neither launches nor a record, and for an ``optimizer`` beside a record
+    that has one.
     """
     if not launches and record is None:
         raise PredictError(f"{subject} holds no launches: nothing was compiled while it was recorded.")
@@ -150,9 +155,8 @@ def predict_step(
         seen = None
         if record is not None and recorded_on is not None and recorded_on.mode == mode:
             seen = seen_host(record, called, weights, measured or {}, mode=mode, gaps_us=gaps)
-        needed_by_host_us, host_error = drawn_to_seen(
-            host, measured_host_us(shape, mode, 1.0, trains=traffic.trains), seen, recorded_on or RecordedOn()
-        )
+        usual_us = replayed_step_us(1.0) if replays_step else measured_host_us(shape, mode, 1.0, trains=traffic.trains)
+        needed_by_host_us, host_error = drawn_to_seen(host, usual_us, seen, recorded_on or RecordedOn())
         overheads = {**overheads, "overlap": OVERLAP}
     by_launch = {launch.launch_id: launch for launch in called}
     worked = [
@@ -165,7 +169,7 @@ def predict_step(
     duration = step_us(device, needed_by_host_us, overheads)
     waits_us = 0.0
     decided_by: Mapping[str, float] = deciding_shares(device, needed_by_host_us, overheads)
-    if record is not None and any(map(waits_for_device, record.calls)):
+    if record is not None and not replays_step and any(map(waits_for_device, record.calls)):
         device_us: dict[str | int, float] = {found.subject: found.duration_us for found in predictions}
         device_us |= {call.order: found.duration_us for call, found in eager}
         pieces = pieces_of_step(
@@ -320,6 +324,7 @@ def predict_ledger(
         run = reader.run()
         measurements = [item for item in latest_measurements(reader) if item.kind in ("profile", "sample")]
         profile = latest(reader, Profile)
+        dry_run = latest(reader, DryRun)
         group_sizes = {
             each.group: each.group_size
             for each in reader.iterate(Collective)
@@ -328,6 +333,7 @@ def predict_ledger(
         recorded_mode = _mode_of(reader.read(Graph), launches)
         record = read_step(reader, Counter(launch.graph for launch in launches if launch.is_call))
         memory = None if record is None else read_memory(reader, record.step.name)
+    replays_step = dry_run is not None and dry_run.replays_step
     measured = measured_of_calls(measurements, () if record is None else record.calls)
     measured_us = profile.plain_step_us if profile is not None else None
     if record is not None and record.step.duration_us is not None:
@@ -342,7 +348,8 @@ def predict_ledger(
     step, predictions = predict_step(
         model,
         launches,
-        mode=mode or recorded_mode,
+        mode="graphs" if replays_step else mode or recorded_mode,
+        replays_step=replays_step,
         recorded_on=None if is_unlike else RecordedOn(run.host, recorded_mode),
         subject=path.name,
         optimizer=optimizer,

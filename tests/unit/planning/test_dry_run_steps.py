@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,24 @@ from torch import nn
 from torchledger.errors import PlanError
 from torchledger.nouns import Device, Step, StepCall
 from torchledger.planning.dry_run import DryRunOutcome, run_without_device
-from torchledger.store import open_ledger
+from torchledger.predicting.devices import find_model
+from torchledger.predicting.host_steps import replayed_step_us
+from torchledger.predicting.step import predict_ledger
+from torchledger.store import LedgerWriter, open_ledger
 
 H200 = Device(name="NVIDIA H200", kind="cuda", compute_capability=(9, 0), total_memory_bytes=141 * 10**9)
+
+
+_OPTIMIZERS: dict[nn.Parameter, torch.optim.Optimizer] = {}
+"""Of each parameter that is updated in a backward its own. Hooks that hold them would keep them alive."""
+
+
+@pytest.fixture(autouse=True)
+def _no_optimizer_stays() -> Iterator[None]:
+    """One that lives on would be waited for in the next test's program."""
+    yield
+    _OPTIMIZERS.clear()
+    gc.collect()
 
 
 def read(outcome: DryRunOutcome) -> tuple[Step, list[StepCall]]:
@@ -23,16 +40,16 @@ def read(outcome: DryRunOutcome) -> tuple[Step, list[StepCall]]:
         return step, list(reader.read(StepCall))
 
 
-def updated_in_backward(model: nn.Module) -> None:
+def updated_in_backward(parameters: Iterable[nn.Parameter]) -> None:
     """Each parameter has an optimizer, which steps once its gradient is there."""
-    optimizers = {parameter: torch.optim.SGD([parameter], 0.1) for parameter in model.parameters()}
 
     def update(parameter: nn.Parameter) -> None:
-        optimizers[parameter].step()
+        _OPTIMIZERS[parameter].step()
         parameter.grad = None
 
-    for parameter in model.parameters():
-        parameter.register_post_accumulate_grad_hook(update)
+    for each in parameters:
+        _OPTIMIZERS[each] = torch.optim.SGD([each], 0.1)
+        each.register_post_accumulate_grad_hook(update)
 
 
 @pytest.mark.parametrize("layers", [2, 15])
@@ -41,7 +58,7 @@ def test_a_step_whose_optimizers_step_inside_its_backward_ends_with_the_last_of_
 ) -> None:
     def program() -> None:
         model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(layers))).cuda()
-        updated_in_backward(model)
+        updated_in_backward(model.parameters())
         for _ in range(6):
             model(torch.randn(4, 8, device="cuda")).sum().backward()
 
@@ -55,7 +72,7 @@ def test_a_step_whose_optimizers_step_inside_its_backward_ends_with_the_last_of_
 def test_an_optimizer_that_steps_behind_such_a_backward_belongs_to_the_step(tmp_path: Path) -> None:
     def program() -> None:
         body, head = nn.Linear(8, 8).cuda(), nn.Linear(8, 2).cuda()
-        updated_in_backward(body)
+        updated_in_backward(body.parameters())
         optimizer = torch.optim.Adam(head.parameters())
         for _ in range(6):
             head(body(torch.randn(4, 8, device="cuda"))).sum().backward()
@@ -71,8 +88,7 @@ def test_an_optimizer_that_steps_behind_such_a_backward_belongs_to_the_step(tmp_
 def test_a_program_that_calls_no_module_behind_such_a_backward_is_told_how_to_end_its_steps(tmp_path: Path) -> None:
     def program() -> None:
         weight = nn.Parameter(torch.zeros(8, 8, device="cuda"))
-        optimizer = torch.optim.SGD([weight], 0.1)
-        weight.register_post_accumulate_grad_hook(lambda _: optimizer.step())
+        updated_in_backward([weight])
         for _ in range(6):
             (torch.randn(4, 8, device="cuda") @ weight).sum().backward()
 
@@ -114,3 +130,53 @@ def test_work_that_did_not_come_again_is_said_to_have_come_before_the_first_step
 def test_a_step_that_holds_all_of_its_turn_is_said_to_lack_nothing(tmp_path: Path, rollout: int, updates: int) -> None:
     step, _ = read(run_without_device(learning(rollout, updates, turns=6), tmp_path / "plan.ledger", H200))
     assert not [note for note in step.notes if "outside the recorded step" in note]
+
+
+def replaying(warm_ups: int, *, captures_optimizer: bool = True) -> Callable[[], None]:
+    """A step is captured as a CUDA graph behind its warm-up on a stream of its own, and replayed."""
+
+    def program() -> None:
+        layer, given = nn.Linear(8, 8).cuda(), torch.zeros(4, 8, device="cuda")
+        optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+
+        def step(*, updates: bool = True) -> None:
+            layer(given).sum().backward()
+            if updates:
+                optimizer.step()
+
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(warm_ups):
+                step()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            step(updates=captures_optimizer)
+        for _ in range(8):
+            given.normal_()
+            graph.replay()
+            if not captures_optimizer:
+                optimizer.step()
+
+    return program
+
+
+@pytest.mark.parametrize("warm_ups", [3, 11])
+def test_a_step_that_is_captured_behind_its_warm_up_is_priced_as_one_replay(tmp_path: Path, warm_ups: int) -> None:
+    outcome = run_without_device(replaying(warm_ups), tmp_path / "plan.ledger", H200)
+    assert outcome.dry_run.replays_step
+    priced, *_ = predict_ledger(find_model("H200"), outcome.path)
+    with LedgerWriter(outcome.path, append=True) as ledger:
+        ledger.add(replace(outcome.dry_run, decisions={}))
+    launched, *_ = predict_ledger(find_model("H200"), outcome.path)
+    assert priced.mode == "graphs" and priced.host_us == replayed_step_us(1.0) < launched.host_us / 4
+    assert priced.eager_us == launched.eager_us and priced.duration_us < launched.duration_us
+
+
+def test_a_graph_without_the_optimizer_is_no_whole_step(tmp_path: Path) -> None:
+    outcome = run_without_device(replaying(3, captures_optimizer=False), tmp_path / "plan.ledger", H200)
+    assert not outcome.dry_run.replays_step
+    assert any("priced launch by launch" in what for what in outcome.dry_run.decisions)
+
+
+def test_a_step_that_is_captured_too_soon_is_told_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="let three steps run before they are captured"):
+        run_without_device(replaying(1), tmp_path / "plan.ledger", H200)
