@@ -1,0 +1,12 @@
+"""Plans of the tests look on for a longer step by steps alone: how quick a machine is must decide nothing here."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchledger.planning import dry_run
+
+
+@pytest.fixture(autouse=True)
+def _looks_on_however_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dry_run, "_LOOKED_ON_S", 300.0)
