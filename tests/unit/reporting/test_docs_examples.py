@@ -87,7 +87,7 @@ def _words_of_first_command(line: str) -> list[str]:
 def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a file for each that the docs name."""
     folder = tmp_path_factory.mktemp("examples")
-    for name in ("gpt", "my", "before", "after", "old", "new", "run", "train", "main", "branch", "plan"):
+    for name in ("gpt", "block", "my", "before", "after", "old", "new", "run", "train", "main", "branch", "plan"):
         shutil.copy(_DATA / "gpt_block_torch2.11_cu130.ledger.sqlite", folder / f"{name}.ledger")
     with LedgerWriter(folder / "gpt.ledger", append=True) as kept:  # recorded as with --stages
         kept.add(Stage("forward_0", "joint", "graph"))
