@@ -22,12 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from planned_jobs import plan_arguments
+
 HERE = Path(__file__).resolve().parent
 NEEDS: tuple[str, ...] = ()
 RUNS: tuple[tuple[str, ...], ...] = (("data/h100/jobs_drawn8_torch2.11.json", "--device", "H100", "--plans", "{out}"),)
-
-_PROGRAM = str(HERE / "job_programs.py")
-_STEPS = ("--device", "cuda", "--steps", "12")
 
 
 @dataclass(frozen=True)
@@ -76,9 +75,8 @@ def planned(strategy: str, size: str, device: str, host: Path | None, plans: Pat
     """The plan of a job as JSON; that of ``plans`` where it is there."""
     kept = plans / f"{strategy}-{size}{'' if host is None else '-host'}.json"
     if not kept.exists():
-        world = "1" if strategy.startswith("alone") else "2"
-        asked = ["--json", "--device", device, "--world", world, *(["--host", str(host)] if host is not None else [])]
-        command = [sys.executable, "-m", "torchledger", "plan", *asked, _PROGRAM, strategy, "--size", size, *_STEPS]
+        given = ("--host", str(host)) if host is not None else ()
+        command = [sys.executable, "-m", "torchledger", *plan_arguments(strategy, size, device, *given)]
         environment = {**os.environ, "PYTHONPATH": str(HERE.parent / "src")}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         if done.returncode:
@@ -102,10 +100,10 @@ def compared(wave: Path, device: str, plans: Path) -> list[Compared]:
             sum(value for key, value in rank.items() if key.endswith("_host_ms") and not key.startswith("between"))
             for rank in own["ranks"]
         ]
-        both = (planned(strategy, size, device, each, plans) for each in (None, host) if each or each is None)
-        usual, *by_host = both
+        usual = planned(strategy, size, device, None, plans)
+        by_host = planned(strategy, size, device, host, plans) if host is not None else None
         peak = max(rank["peak_allocated_bytes"] for rank in own["ranks"])
-        one = Compared(strategy, size, usual, by_host[0] if host else None, own["own_ms"], tuple(phases), peak)
+        one = Compared(strategy, size, usual, by_host, own["own_ms"], tuple(phases), peak)
         print(one.row(), flush=True)
         found.append(one)
     return found

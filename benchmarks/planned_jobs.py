@@ -11,9 +11,14 @@ from torchledger.cli import main as torchledger
 PROGRAM = Path(__file__).resolve().parent / "job_programs.py"
 
 
-def plan_job(strategy: str, size: str, device: str) -> None:
-    """Plan a strategy for two ranks, or for one where each rank is for itself."""
+def plan_arguments(strategy: str, size: str, device: str, *options: str) -> list[str]:
+    """What ``torchledger`` is given to plan a strategy for two ranks, or for one where each rank is for itself."""
     world = "1" if strategy.startswith("alone") else "2"
     script = [str(PROGRAM), strategy, "--size", size, "--device", "cuda", "--steps", "12"]
+    return ["plan", "--json", "--device", device, "--world", world, *options, *script]
+
+
+def plan_job(strategy: str, size: str, device: str) -> None:
+    """Plan it in this process."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
-        torchledger(["plan", "--json", "--device", device, "--world", world, *script])
+        torchledger(plan_arguments(strategy, size, device))

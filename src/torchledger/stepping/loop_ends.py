@@ -7,8 +7,10 @@ log reads as often, and goes on all the same.
 from __future__ import annotations
 
 import ast
+import os
 import warnings
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 _CHECKS = frozenset({"isfinite", "isnan", "isinf"})
@@ -57,9 +59,7 @@ class _Line:
         """``None`` where there is no such text."""
         file, _, number = line.rpartition(":")
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of the program's own text
-                tree = ast.parse(Path(file).read_bytes())
+            tree = _parsed(file, os.stat(file).st_mtime_ns)
         except (OSError, SyntaxError, ValueError):
             return None
         around: list[ast.stmt] = []
@@ -134,6 +134,15 @@ class _Line:
             for each in ast.walk(self._scope)
             if isinstance(each, (ast.Assign, ast.AnnAssign)) and (made := each.value) is not None
         )
+
+
+@lru_cache(maxsize=32)
+def _parsed(file: str, changed_ns: int) -> ast.Module:
+    """A file's text as it was when it was changed last: many lines of a stack are of one file."""
+    del changed_ns
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the program's own text
+        return ast.parse(Path(file).read_bytes())
 
 
 def _statement_at(node: ast.AST, line: int) -> ast.stmt | None:
