@@ -18,7 +18,7 @@ import torchledger
 
 HOUSE = Path(torchledger.__file__).parent
 IN_ORDER = (
-    ("nouns", "errors", "printable", "claims", "signals"),
+    ("nouns", "errors", "printable", "claims", "signals", "loop_ends"),
     ("work", "roofline"),
     ("store", "_torch"),
     ("device",),

@@ -34,6 +34,7 @@ from torch.utils._pytree import tree_map_only
 from torchledger._torch.alignments import read_lengths_first
 from torchledger._torch.composites import is_composite
 from torchledger._torch.errors import wants_device
+from torchledger._torch.fake_loops import FakeLoops
 from torchledger._torch.fake_operators import ONLY_THERE, SIZED, NoShapeError, note_choices, shapes_by_example
 from torchledger._torch.fake_shares import ARE_SHARES, count_shares, origin_of, shares_of
 from torchledger._torch.fake_sparse import MASKED, SPARSE, is_sparse
@@ -105,6 +106,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         self._asked: dict[tuple[str, str, str], None] = {}
         self._numbers: Counter[str] = Counter()
         self._decisions: dict[str, dict[int, tuple[str | None, Iterator[bool]]]] = {}
+        self._loops = FakeLoops(self._decisions)
         self._owner = os.getpid()
         self._thread: int | None = None
         self._lock = threading.RLock()
@@ -309,14 +311,17 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             if is_checked():
                 return True
             value = getattr(tensor, "_stand_in", False)
+            if not value and (truth := self._loops.truth()) is not None:
+                value = truth
         elif tensor.dtype.is_floating_point:
             value = 0.0 if is_called_from(_SKIPPED_STEP) else self._next_number()
         elif tensor.dtype.is_complex:
             return complex(1.0)  # type: ignore[return-value]
         else:
-            value = 1
+            number = self._loops.number()
+            value = 1 if number is None else round(number)
         if not is_called_from(_SKIPPED_STEP):
-            said = _NUMBERS if isinstance(value, float) and value != 1.0 else value
+            said = _NUMBERS if isinstance(value, float) and 1.0 < value < 1.0 + _CHANGES else value
             self.note(f"the value of a tensor of {str(tensor.dtype).removeprefix('torch.')}", said)
         return value
 
@@ -324,8 +329,11 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         """1.0 for the first number that a line reads, and from then on a little more, less and less so.
 
         A solver that ends when its loss does not change any more would end at once if all were the same. None is below
-        1.0, which as a whole number would be none, and each tolerance is met at some time.
+        1.0, which as a whole number would be none, and each tolerance is met at some time. A loop that ends by what is
+        read is ended.
         """
+        if (number := self._loops.number()) is not None:
+            return number
         line = self.line()
         with self._lock:
             self._numbers[line] += 1

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Collection
 from pathlib import Path
 from traceback import walk_stack
+from types import FrameType
 
 import torch
 
@@ -49,6 +50,19 @@ def user_line(generated: Collection[str] = ()) -> str:
         if not file.startswith((_TORCH, _OURS, "<")) and file not in generated:
             return f"{file}:{line}"
     return "unknown"
+
+
+def user_stack(generated: Collection[str] = ()) -> tuple[FrameType | None, tuple[str, ...]]:
+    """The innermost frame that is neither torch's nor ours, nor of the ``generated`` files, and the lines of all such,
+    outermost first."""
+    innermost: FrameType | None = None
+    lines = []
+    for frame, line in walk_stack(sys._getframe(1)):
+        file = frame.f_code.co_filename
+        if not file.startswith((_TORCH, _OURS, "<")) and file not in generated:
+            innermost = innermost or frame
+            lines.append(f"{file}:{line}")
+    return innermost, tuple(reversed(lines))
 
 
 def generated_line(generated: Collection[str]) -> tuple[str, int] | None:

@@ -12,11 +12,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchledger.capturing.conditionals import Fork
+from torchledger.loop_ends import ValueLoop, may_end_a_loop, value_loop
 from torchledger.nouns import CallKind, Step, StepCall
 from torchledger.stepping.aligning import is_counted
 from torchledger.stepping.assumed_ways import notes_on_ways
 from torchledger.stepping.entries import Entry
-from torchledger.stepping.loop_ends import may_end_a_loop
 from torchledger.stepping.phases import phases_of
 from torchledger.stepping.record import (
     Ledgered,
@@ -219,17 +219,30 @@ def _notes_on_reads(heard: Iterable[EagerCall]) -> list[str]:
     read = Counter(each.sources[-1] for each in reads)
     ways = {each.sources: None for each in reads}
     solved = {each.sources[-1] for each in reads if any(_OPTIMIZER in function for function in each.library)}
-    return [
+    loops = {line for line in read if (loop := _value_loop(line, ways)) is not None and not loop.trains}
+    notes = [
+        f"how often a loop goes round that ends by what {line} reads ({count:,} {'time' if count == 1 else 'times'} in "
+        "the step) is not known without values: it is priced as if it ended as early as it can. Plan it with a fixed "
+        "number of rounds"
+        for line, count in read.items()
+        if line in loops
+    ]
+    return notes + [
         f"values of the device are read {count:,} times in the step at {line}, which was given stand-ins: where they "
         "decide how often a loop goes round (the iterations of a solver), it may be more often or less there"
         for line, count in read.items()
-        if (count > 1 if line in solved else count > _MOST_AT_ONCE and _ends_loops(line, ways))
+        if line not in loops and (count > 1 if line in solved else count > _MOST_AT_ONCE and _ends_loops(line, ways))
     ]
 
 
 def _ends_loops(line: str, ways: Iterable[Sequence[str]]) -> bool:
     """Whether a loop may end by what a line reads, on one of the ways that lead to it."""
     return any(may_end_a_loop(way) for way in ways if way[-1] == line)
+
+
+def _value_loop(line: str, ways: Iterable[Sequence[str]]) -> ValueLoop | None:
+    """The loop that ends by what a line reads, on the first of the ways that lead to it."""
+    return next((loop for way in ways if way[-1] == line and (loop := value_loop(way)) is not None), None)
 
 
 def _is_a_decision(heard: EagerCall) -> bool:

@@ -48,6 +48,69 @@ def test_numbers_that_a_line_reads_come_nearer_to_each_other_and_are_none_below_
     assert told.count == 900
 
 
+def test_a_loop_that_only_a_truth_ends_goes_round_once_each_time_whichever_truth_ends_it(fake: FakeDevice) -> None:
+    error = torch.randn(4, device="cuda")
+
+    def rounds() -> tuple[int, int, int]:
+        first = second = third = 0
+        while (error > 1e-3).any():
+            first += 1
+        while not (error < 1e-3).all():
+            second += 1
+        while True:
+            third += 1
+            if error.norm() < 1e-3:
+                break
+        return first, second, third
+
+    assert [rounds() for _ in range(3)] == [(1, 1, 1)] * 3
+
+
+def test_a_loop_that_is_left_halfway_is_entered_again_by_the_next_that_calls(fake: FakeDevice) -> None:
+    error = torch.randn(4, device="cuda")
+
+    def left(rounds: int) -> int:
+        found = 0
+        while (error > 1e-3).any():
+            found += 1
+            if found == rounds:
+                return found
+        return found
+
+    assert [left(1) for _ in range(4)] == [1] * 4
+
+
+@pytest.mark.parametrize("goal", [1e-6, 100.0], ids=["below", "above"])
+def test_a_loop_that_only_a_number_ends_comes_to_its_end_on_either_side_of_its_goal(
+    fake: FakeDevice, goal: float
+) -> None:
+    rounds = []
+    for _ in range(5):
+        rounds.append(0)
+        number = torch.randn((), device="cuda").item()
+        while (number > goal) == (goal < 1):
+            number = torch.randn((), device="cuda").item()
+            rounds[-1] += 1
+    assert max(rounds) < 70 and rounds[-1] <= 1
+
+
+def test_a_loop_that_counts_what_is_left_ends(fake: FakeDevice) -> None:
+    left, rounds = torch.randn(8, device="cuda") > 0, 0
+    while left.sum().item() > 0:
+        rounds += 1
+    assert rounds == 1
+
+
+def test_a_loop_that_trains_goes_on_whatever_its_loss(fake: FakeDevice) -> None:
+    weight, steps = nn.Parameter(torch.randn(4, device="cuda")), 0
+    loss = weight.square().sum()
+    while loss > 1e-3 and steps < 9:
+        loss = weight.square().sum()
+        loss.backward()
+        steps += 1
+    assert steps == 9
+
+
 def test_whole_numbers_that_a_program_moves_or_fills_there_are_known_with_what_it_makes_of_them(
     fake: FakeDevice,
 ) -> None:

@@ -160,6 +160,24 @@ def test_a_solver_makes_the_turns_that_it_was_given_and_it_is_said_that_values_d
     assert f"{Path(__file__)}:" in note and "where they decide how often a loop goes round" in note
 
 
+def test_a_step_that_solves_as_long_as_values_say_is_planned_with_one_round_and_it_is_said(tmp_path: Path) -> None:
+    def solving() -> None:
+        layer = nn.Linear(WIDTH, WIDTH, device="cuda")
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        while True:
+            x = given = torch.randn(4, WIDTH, device="cuda")
+            while (layer(x) - x).norm() > 1e-3:
+                x = layer(x).tanh()
+            (x - given).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    outcome = run_without_device(solving, tmp_path / "plan.ledger", H200)
+    step, calls = read(outcome)
+    assert sum(call.name in ("aten::addmm", "aten::linear") for call in calls) == 3, "two conditions and one round"
+    assert any("is not known without values" in note and f"{Path(__file__)}:" in note for note in step.notes)
+
+
 @pytest.mark.parametrize("is_solved", [True, False])
 def test_values_are_said_to_decide_a_loop_where_it_may_end_by_them_not_where_they_are_logged(
     tmp_path: Path, is_solved: bool
@@ -460,7 +478,7 @@ def test_the_value_that_was_asked_last_is_named_before_those_that_were_asked_mor
             if (layer.weight > 9).all():
                 return
 
-    with pytest.raises(PlanError, match=r"first: at \S+:(\d+) \(False\), \S+:(\d+) \(False\), \S+ \(1\.0\)\.") as error:
+    with pytest.raises(PlanError, match=r"first: at \S+:(\d+) \(True\), \S+:(\d+) \(False\), \S+ \(1\.0\)\.") as error:
         run_without_device(program, tmp_path / "short.ledger", H200)
     lines = [int(each) for each in re.findall(r"\.py:(\d+) ", str(error.value))]
     assert lines[0] > lines[2] > lines[1]

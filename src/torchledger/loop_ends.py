@@ -1,4 +1,5 @@
-"""Whether a value that a line reads may decide how often a loop goes round, told from the program's text.
+"""Whether a value that a line reads may decide how often a loop goes round, and which value ends it, told from the
+program's text.
 
 A solver reads how far it is from its goal and ends there; a check for infinite numbers, an assertion or a line for a
 log reads as often, and goes on all the same.
@@ -10,11 +11,15 @@ import ast
 import os
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 _CHECKS = frozenset({"isfinite", "isnan", "isinf"})
 """A loop that ends by one of these has failed."""
+
+_TRAINS = frozenset({"backward", "zero_grad"})
+"""A loop in which these are called, or an optimizer's ``step``, goes round once for each step."""
 
 _BRANCHES = ("body", "orelse", "finalbody", "handlers", "cases")
 
@@ -42,6 +47,40 @@ def may_end_a_loop(lines: Sequence[str]) -> bool:
         if not carried:
             return False
     return False
+
+
+@dataclass(frozen=True)
+class ValueLoop:
+    """A ``while`` that goes round as long as a value says.
+
+    ``goes_on`` is the truth that has it go on, where the truth itself is asked for, and ``None`` where it follows from
+    what is read. ``is_test`` is True where that is its own condition, False where an ``if`` in it leaves it. One that
+    ``trains`` goes round once for each step.
+    """
+
+    goes_on: bool | None
+    is_test: bool
+    trains: bool
+
+
+def value_loop(lines: Sequence[str]) -> ValueLoop | None:
+    """The ``while`` that what the last of these lines reads may end; ``None`` where there is none, or no text.
+
+    They are those of a stack, as for ``may_end_a_loop``.
+    """
+    carried: _Names = frozenset()
+    trains = False
+    for line in reversed(lines):
+        found = _Line.find(line)
+        if found is None:
+            return None
+        if (loop := found.value_loop(carried)) is not None:
+            return ValueLoop(loop.goes_on, loop.is_test, loop.trains or trains)
+        trains = trains or found.trains()
+        carried = found.carried(carried)
+        if not carried:
+            return None
+    return None
 
 
 _RETURNED = "return"
@@ -93,6 +132,30 @@ class _Line:
             if any(names & _mentioned(each.test) and not _checks(each.test) for each in tests):
                 return True
         return False
+
+    def trains(self) -> bool:
+        """Whether the function around it trains."""
+        return isinstance(self._scope, _FUNCTIONS) and _trains(self._scope)
+
+    def value_loop(self, carried: _Names) -> ValueLoop | None:
+        """The innermost ``while`` of this function that ends by what is read here or was ``carried`` out of a call."""
+        is_read_here = not carried or _RETURNED in carried
+        if is_read_here and self._is_check():
+            return None
+        names = self._reached(carried)
+        for loop in reversed([each for each in self._around if isinstance(each, _LOOPS)]):
+            if not isinstance(loop, ast.While):
+                continue
+            trains = _trains(loop)
+            if is_read_here and loop is self._statement:
+                return ValueLoop(not isinstance(loop.test, ast.UnaryOp) if not carried else None, True, trains)
+            if is_read_here and isinstance(self._statement, ast.If) and _leaves(self._statement):
+                ends_if = any(_may_leave(each) for each in self._statement.body)
+                return ValueLoop(not ends_if if not carried else None, False, trains)
+            tests = [each.test for each in ast.walk(loop) if isinstance(each, ast.If) and _leaves(each)]
+            if any(names & _mentioned(test) and not _checks(test) for test in (loop.test, *tests)):
+                return ValueLoop(None, bool(names & _mentioned(loop.test)), trains)
+        return None
 
     def carried(self, carried: _Names) -> _Names:
         """What tells the caller of this function of what is read here."""
@@ -200,6 +263,14 @@ def _mentioned(expression: ast.expr) -> _Names:
     found = list(ast.walk(expression))
     names = {each.id for each in found if isinstance(each, ast.Name)}
     return frozenset(names | {f".{each.attr}" for each in found if isinstance(each, ast.Attribute)})
+
+
+def _trains(node: ast.AST) -> bool:
+    return any(
+        each.attr in _TRAINS or (each.attr == "step" and "opt" in ast.unparse(each.value).lower())
+        for each in ast.walk(node)
+        if isinstance(each, ast.Attribute)
+    )
 
 
 def _checks(expression: ast.expr) -> bool:

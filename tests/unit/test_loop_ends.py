@@ -7,16 +7,20 @@ from textwrap import dedent
 
 import pytest
 
-from torchledger.stepping.loop_ends import may_end_a_loop
+from torchledger.loop_ends import ValueLoop, may_end_a_loop, value_loop
 
 
-def ends_a_loop(folder: Path, text: str) -> bool:
+def stack_of(folder: Path, text: str) -> list[str]:
     """Of a program in which lines that end with ``# 1``, ``# 2`` call each other and the last reads."""
     script = folder / "program.py"
     script.write_text(dedent(text))
     lines = script.read_text().splitlines()
     marked = {line.partition("# ")[2]: number for number, line in enumerate(lines, 1) if "# " in line}
-    return may_end_a_loop([f"{script}:{marked[place]}" for place in sorted(marked)])
+    return [f"{script}:{marked[place]}" for place in sorted(marked)]
+
+
+def ends_a_loop(folder: Path, text: str) -> bool:
+    return may_end_a_loop(stack_of(folder, text))
 
 
 ENDS = {
@@ -143,3 +147,60 @@ def test_where_no_text_tells_of_a_line_it_may_end_a_loop(tmp_path: Path, text: s
     if text is not None:
         script.write_text(text)
     assert may_end_a_loop([f"{script}:7"])
+
+
+ENDED_BY = {
+    "its own condition": ("while (b - x).norm() > 1e-3:  # 1\n    x = step(x)\n", ValueLoop(True, True, False)),
+    "the contrary of it": ("while not done.all():  # 1\n    x = step(x)\n", ValueLoop(False, True, False)),
+    "a break": (
+        "while True:\n    x = step(x)\n    if (x < 1e-3).all():  # 1\n        break\n",
+        ValueLoop(False, False, False),
+    ),
+    "where a condition does not hold": (
+        "while True:\n    if (x > 1).any():  # 1\n        x = step(x)\n    else:\n        break\n",
+        ValueLoop(True, False, False),
+    ),
+    "a number that is compared later": (
+        "while error > 1e-3:\n    x = step(x)\n    error = x.norm().item()  # 1\n",
+        ValueLoop(None, True, False),
+    ),
+    "what a function returns": (
+        "def residual(x):\n    return x.norm().item()  # 2\nwhile residual(x) > 1e-3:  # 1\n    x = step(x)\n",
+        ValueLoop(None, True, False),
+    ),
+    "its own condition, in a function that trains": (
+        "def step(x):\n    while x.norm() > 1e-3:  # 1\n        x = f(x)\n    x.mean().backward()\n",
+        ValueLoop(True, True, False),
+    ),
+    "the loss of its steps": (
+        "while loss > 0.1:\n    optimizer.step()\n    loss = model(x).item()  # 1\n",
+        ValueLoop(None, True, True),
+    ),
+    "the loss of a function that makes a step": (
+        "def train(x):\n    loss = model(x)\n    loss.backward()\n    return loss.item()  # 2\n"
+        "while loss > 0.1:\n    loss = train(x)  # 1\n",
+        ValueLoop(None, True, True),
+    ),
+}
+
+ENDED_BY_NONE = {
+    "a loop over a number of turns": "for _ in range(9):\n    if (x < 1e-3).all():  # 1\n        break\n",
+    "a log": "while step < 100:\n    print(loss.item())  # 1\n    step += 1\n",
+    "a check": "while True:\n    if torch.isnan(x).any():  # 1\n        break\n",
+}
+
+
+@pytest.mark.parametrize(("text", "loop"), ENDED_BY.values(), ids=ENDED_BY.keys())
+def test_a_while_that_goes_round_as_long_as_a_value_says_is_told_with_the_truth_that_has_it_go_on(
+    tmp_path: Path, text: str, loop: ValueLoop
+) -> None:
+    assert value_loop(stack_of(tmp_path, text)) == loop
+
+
+@pytest.mark.parametrize("text", [*ENDED_BY_NONE.values(), ENDS["a break"]], ids=[*ENDED_BY_NONE, "a break of a for"])
+def test_what_ends_by_itself_or_by_no_value_is_no_loop_of_values(tmp_path: Path, text: str) -> None:
+    assert value_loop(stack_of(tmp_path, text)) is None
+
+
+def test_where_no_text_tells_of_a_line_no_loop_of_values_is_known(tmp_path: Path) -> None:
+    assert value_loop([f"{tmp_path / 'gone.py'}:7"]) is None
