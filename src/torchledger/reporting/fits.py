@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torchledger.nouns import Prediction
-from torchledger.reporting.document import Block, Document, Section, Sentence, Table, columns
+from torchledger.reporting.document import Block, Document, Section, Sentence, Table, as_plain, columns
 
 if TYPE_CHECKING:
     from torchledger.expecting.constants import Constants
@@ -48,12 +48,43 @@ def predictions_document(predictions: Sequence[Prediction]) -> Document:
     )
     blocks: list[Block] = [table]
     blocks += [Sentence(f"{p.subject}: {p.note}.", "bad") for p in predictions if p.note]
+    blocks += _below_roofline(predictions)
     first = predictions[0]
     if first.state is not None:
         blocks.append(Sentence(_STATES[first.state], "quiet"))
     models = "; ".join(dict.fromkeys(prediction.model for prediction in predictions))
     blocks.append(Sentence(f"Intervals hold {first.coverage:.0%} of measurements. Model: {models}.", "quiet"))
     return Document((Section(f"Predicted on {first.device}", tuple(blocks)),))
+
+
+def _below_roofline(predictions: Sequence[Prediction]) -> list[Block]:
+    """What to think of times that are less than memory and arithmetic allow."""
+    below = [p for p in predictions if p.is_below_roofline]
+    as_measured = [p.subject for p in below if not p.is_extrapolated]
+    doubted = [p.subject for p in below if p.is_extrapolated]
+    blocks: list[Block] = []
+    if as_measured:
+        blocks.append(
+            Sentence(
+                f"Quicker than the roofline: {'; '.join(as_measured)}. Some measured times are: the roofline is at "
+                "what long copies and products reached, and data that are still in the cache or higher clocks take less.",
+                "quiet",
+            )
+        )
+    if doubted:
+        blocks.append(
+            Sentence(
+                f"Quicker than the roofline, beyond what was measured: {'; '.join(doubted)}. No measured time bears "
+                "that out.",
+                "bad",
+            )
+        )
+    return blocks
+
+
+def predictions_as_plain(predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
+    """The same as plain data."""
+    return [as_plain(each) | {"is_below_roofline": each.is_below_roofline} for each in predictions]
 
 
 def encoder_document(priced: Sequence[PricedCalls]) -> Document:

@@ -26,6 +26,8 @@ from torchledger.fitting.time_model import Origin
 from torchledger.operators import find_operator
 from torchledger.predicting import find_model, load_model, predict, predict_table, save_model
 from torchledger.predicting.operators import ROOFLINE, parse_parameters, range_of, tail_us
+from torchledger.reporting.fits import predictions_as_plain, predictions_document
+from torchledger.reporting.terminal import render
 
 _SHAPE = {"m": 512, "k": 512, "n": 512}
 
@@ -178,6 +180,22 @@ def test_the_command_answers_both_directions_as_text_and_json(file: Path) -> Non
     assert "Model: linear/forward (" in result.output and "; linear/backward (" in result.output
     rows = json.loads(CliRunner().invoke(cli, [*arguments, "--json"]).stdout)
     assert [row["range"] for row in rows] == ["inside", "inside"]
+
+
+def test_a_time_below_the_roofline_is_said_with_why_it_can_be(model: TimeModel) -> None:
+    found = replace(predict(model, "linear", _SHAPE), duration_us=9.0, roofline_us=10.0)
+    inside, beyond = found, replace(found, subject="a call far away", range="extrapolated")
+    text = render(predictions_document([inside, beyond]), width=400)
+    assert f"Quicker than the roofline: {found.subject}. Some measured times are" in text
+    assert "beyond what was measured: a call far away. No measured time bears that out." in text
+    assert [each["is_below_roofline"] for each in predictions_as_plain([inside, beyond])] == [True, True]
+
+
+def test_a_time_above_the_roofline_or_without_one_says_nothing_of_it(model: TimeModel) -> None:
+    above = replace(predict(model, "linear", _SHAPE), duration_us=11.0, roofline_us=10.0)
+    unknown = replace(above, roofline_us=None)
+    assert "Quicker" not in render(predictions_document([above, unknown]), width=400)
+    assert [each["is_below_roofline"] for each in predictions_as_plain([above, unknown])] == [False, None]
 
 
 def test_predicting_loads_neither_torch_nor_scikit_learn(file: Path) -> None:
