@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +53,8 @@ def predictions_document(predictions: Sequence[Prediction]) -> Document:
     if first.state is not None:
         blocks.append(Sentence(_STATES[first.state], "quiet"))
     models = "; ".join(dict.fromkeys(prediction.model for prediction in predictions))
-    blocks.append(Sentence(f"Intervals hold {first.coverage:.0%} of measurements. Model: {models}.", "quiet"))
+    beyond = " inside what was measured, and are a guess beyond" if any(p.is_extrapolated for p in predictions) else ""
+    blocks.append(Sentence(f"Intervals hold {first.coverage:.0%} of measurements{beyond}. Model: {models}.", "quiet"))
     return Document((Section(f"Predicted on {first.device}", tuple(blocks)),))
 
 
@@ -67,7 +68,7 @@ def _below_roofline(predictions: Sequence[Prediction]) -> list[Block]:
         blocks.append(
             Sentence(
                 f"Quicker than the roofline: {'; '.join(as_measured)}. Some measured times are: the roofline is at "
-                "what long copies and products reached, and data that are still in the cache or higher clocks take less.",
+                "what long copies and products reached, and data still in the cache or higher clocks take less.",
                 "quiet",
             )
         )
@@ -99,12 +100,14 @@ def encoder_document(priced: Sequence[PricedCalls]) -> Document:
         )
     total = ("total", "", sum(each.call.calls for each in priced), "", "", sum(each.total_us for each in priced))
     first = priced[0].predictions[0]
-    doubted = [each.call.operator for each in priced if any(p.range == "extrapolated" for p in each.predictions)]
+    doubted: dict[str, list[str]] = defaultdict(list)
+    for each in priced:
+        for note in dict.fromkeys(p.note or "" for p in each.predictions if p.is_extrapolated):
+            doubted[note].append(each.call.operator.removeprefix("guide."))
     blocks: list[Block] = [
         Table(columns("operator", "parameters", "calls", "forward_us", "backward_us", "total_us"), tuple(rows), total)
     ]
-    if doubted:
-        blocks.append(Sentence(f"Beyond what was measured: {', '.join(doubted)}.", "bad"))
+    blocks += [Sentence(f"{', '.join(operators)}: {note}.", "bad") for note, operators in doubted.items()]
     blocks.append(
         Sentence(
             "A sum over operators, each forward and backward once: what compilation fuses, gaps between kernels, the "

@@ -95,6 +95,14 @@ def test_far_outside_the_measured_range_is_extrapolated_and_says_so(model: TimeM
 def test_a_dtype_that_was_not_measured_is_extrapolated(model: TimeModel) -> None:
     prediction = predict(model, "linear", _SHAPE, dtype="fp16")
     assert prediction.is_extrapolated and "float16 was not measured, only bfloat16" in str(prediction.note)
+    said = render(predictions_document([prediction]), width=400)
+    assert "float16 was not measured" in said and "inside what was measured, and are a guess beyond" in said
+
+
+def test_a_table_of_a_dtype_that_was_not_measured_is_extrapolated_in_every_row(model: TimeModel) -> None:
+    measured, other = (predict_table(model, "linear", {**_SHAPE, "m": [256, 512]}, dtype=d) for d in ("bf16", "fp16"))
+    assert measured.doubt is None and measured.ranges == ["inside", "inside"]
+    assert other.ranges == ["extrapolated", "extrapolated"] and "float16 was not measured" in str(other.doubt)
 
 
 @pytest.mark.parametrize(
