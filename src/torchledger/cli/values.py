@@ -83,8 +83,9 @@ def command(
     The default records statistics of every tensor before and after each launch. --find names the first launch that
     makes bad values, --against eager the first that computes something else. If SCRIPT is a ledger, it is only shown.
     """
-    from torchledger.errors import UsageError
-    from torchledger.reporting.values import summarize_values, values_as_plain, values_document
+    from torchledger.errors import UsageError, ValuesError
+    from torchledger.printable import one_line, sentence
+    from torchledger.reporting.values import summarize_values, values_as_plain, values_document, why_empty
     from torchledger.store import is_ledger, open_ledger
     from torchledger.store.job import is_job
     from torchledger.watching.process import run_watched
@@ -121,5 +122,8 @@ def command(
     tell_rank(path)
     with open_ledger(path) as reader:
         summary = summarize_values(reader)
+    if is_shown and (reason := why_empty(summary)) is not None:
+        notes = (one_line(sentence(note)) for note in summary.notes)
+        raise ValuesError(" ".join((f"{path} holds no values.", reason, *notes)))
     print_json(values_as_plain(summary)) if as_json else print_document(values_document(summary, top=top))
     sys.exit(exit_code or summary.exit_code)
