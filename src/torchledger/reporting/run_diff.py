@@ -200,27 +200,39 @@ def limits_document(
 ) -> Document:
     """The comparison in short, for a pull request: what fails, what was changed, the sums, the groups that changed."""
     diff = with_short_sources(diff, folder)
-    failed = [each for each in verdicts if not each.holds]
-    told = [_verdict_text(each) for each in failed]
-    head = [Sentence(f"Failed: {text}.", "bad") for text in told]
-    if verdicts and not failed:
-        held = "The limit holds." if len(verdicts) == 1 else f"All {len(verdicts)} limits hold."
-        head.append(Sentence(held, "good"))
+    told = [_verdict_sentence(each, (first, second)) for each in sorted(verdicts, key=lambda each: bool(each.holds))]
+    if any(each.holds is False for each in verdicts):
+        more = "What changed most is below; `torchledger diff` without a limit lists every change."
+        told.append(Sentence(more, "quiet"))
     rows = tuple((each.name, *_quantity_cells(each)) for each in known.values() if each.first is not None)
     table = Table(columns("quantity", "first_sum", "second_sum", "change_sum", "change_pct"), rows)
     sections = [
-        Section(f"From {one_line(first)} to {one_line(second)}", (*head, *setting_sentences(diff.settings), table)),
+        Section(f"From {one_line(first)} to {one_line(second)}", (*told, *setting_sentences(diff.settings), table)),
         Section("What changed most", tuple(_sentences(diff, top=top))),
     ]
     return Document(tuple(section for section in sections if section.blocks))
 
 
-def _verdict_text(verdict: Verdict) -> str:
-    quantity = verdict.quantity
+def _verdict_sentence(verdict: Verdict, names: tuple[str, str]) -> Sentence:
+    """What became of a limit: the figure of both runs, the limit, and of what is not known how to know it."""
+    quantity, limit = verdict.quantity, repr(one_line(verdict.limit.text))
     if verdict.holds is None:
-        return f"{verdict.limit.text}: {quantity.name} is not known of both runs"
+        runs = zip((quantity.first, quantity.second), names, strict=True)
+        unknown = " and ".join(one_line(name) for known, name in runs if known is None)
+        return Sentence(
+            f"Failed: {quantity.name} is not known of {unknown}, so that {limit} cannot be answered. "
+            f"{_KNOWN_BY.get(quantity.name, _COUNTED_BY)}",
+            "bad",
+        )
     first, second, delta, share = _quantity_cells(quantity)
-    return f"{verdict.limit.text}: {first} -> {second} ({delta}{f', {share}' if share else ''})"
+    figure = f"{quantity.name} {first} -> {second} ({delta}{f', {share}' if share else ''})"
+    if verdict.holds:
+        return Sentence(f"Passed: {figure}; the limit {limit} allows it.", "good")
+    return Sentence(f"Failed: {figure}; the limit {limit} does not allow it.", "bad")
+
+
+_KNOWN_BY = {"time": "`torchledger run --profile SCRIPT` times a step."}
+_COUNTED_BY = "`torchledger show FILE` names the launches for which it was not counted."
 
 
 def _quantity_cells(quantity: Quantity) -> tuple[str, str, str, str]:
