@@ -11,6 +11,7 @@ import functools
 import logging
 import os
 import sqlite3
+import tempfile
 import threading
 import types
 import typing
@@ -23,7 +24,7 @@ from torchledger.errors import StoreError
 from torchledger.nouns import Gap, Run
 from torchledger.store.bounded import bounded_rows, distrust
 from torchledger.store.codec import FieldError, convert, decode, encode
-from torchledger.store.hold import hold, remove_unheld
+from torchledger.store.hold import check_unheld, hold, remove_unheld
 from torchledger.store.job import one_ledger
 from torchledger.store.other_files import what_it_is
 from torchledger.store.output import check_output
@@ -77,6 +78,39 @@ def _add_tables(connection: sqlite3.Connection, present: Collection[str]) -> Non
             connection.execute(statement)
 
 
+@contextlib.contextmanager
+def ledger_in_place(path: Path, *, force: bool) -> Iterator[Path]:
+    """Where to make a ledger that takes the place of ``path`` when all is done: what fails leaves what was there.
+
+    Raises ``StoreError`` as ``LedgerWriter``, before anything is made and again before the place is taken.
+    """
+    _check_place(path, force=force)
+    try:
+        folder = tempfile.TemporaryDirectory(prefix=".torchledger-", dir=path.parent)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    with folder:
+        made = Path(folder.name) / path.name
+        yield made
+        _check_place(path, force=force)
+        try:
+            made.replace(path)
+        except OSError as error:
+            raise _unwritable(path, error) from error
+
+
+def _check_place(path: Path, *, force: bool) -> None:
+    check_output(path, force=force)
+    if path.exists():
+        if path.stat().st_size:  # an empty file keeps a place, and holds nothing to lose
+            open_ledger(path).close()
+        check_unheld(path)
+
+
+def _unwritable(path: Path, error: Exception) -> StoreError:
+    return StoreError(f"cannot write {path}: {error}. Check that the folder exists, is writable and has room.")
+
+
 class LedgerWriter:
     """Writes records into a new ledger, or appends to an existing one (``append=True``).
 
@@ -93,10 +127,8 @@ class LedgerWriter:
         if append:
             open_ledger(self.path).close()
         else:
-            check_output(self.path, force=force)
+            _check_place(self.path, force=force)
             if self.path.exists():
-                if self.path.stat().st_size:  # an empty file keeps a place, and holds nothing to lose
-                    open_ledger(self.path).close()
                 remove_unheld(self.path)
         try:
             if not append:
@@ -105,9 +137,7 @@ class LedgerWriter:
             if append:
                 _add_tables(self._connection, _table_names(self._connection))
         except (sqlite3.Error, OSError) as error:
-            raise StoreError(
-                f"cannot write {self.path}: {error}. Check that the folder exists, is writable and has room."
-            ) from error
+            raise _unwritable(self.path, error) from error
         self._hold = hold(self.path)
 
     def add(self, *records: Any, replace: bool = False) -> None:
