@@ -29,6 +29,7 @@ from torchledger.capturing.session import Capture
 from torchledger.errors import StoreError, TorchledgerError, UsageError
 from torchledger.nouns import Gap, Graph, Profile, Run
 from torchledger.nouns.run import RunStatus
+from torchledger.printable import ended
 from torchledger.signals import let_through
 from torchledger.store import LedgerWriter, is_ledger, open_ledger
 from torchledger.store.job import (
@@ -309,7 +310,7 @@ def run_warnings(
     except StoreError as error:
         return (str(error),)
     # Where children hold the graphs, it is theirs to have a profile.
-    found = [f"no profile: {gap.reason}." for gap in gaps if graphs or not has_children]
+    found = [f"no profile: {ended(gap.reason)}" for gap in gaps if graphs or not has_children]
     if is_profiled and graphs and not has_profile and not gaps:
         found.append(f"no profile: {_KILLED}.")
     if not runs:

@@ -24,6 +24,7 @@ from torchledger.fitting.turns import between_turns, turns_over_warm
 from torchledger.nouns import Prediction
 from torchledger.operators import Operator, find_operator
 from torchledger.operators.declaration import dtype_name
+from torchledger.printable import ended
 from torchledger.work.element_sizes import ELEMENT_SIZES
 
 Array = NDArray[np.float64]
@@ -137,7 +138,7 @@ def predict(
     entry, declared, name = _find(model, operator, direction, dtype)
     checked = _check(declared, parameters)
     if reason := declared.check(declared.resolve(checked)):
-        raise PredictError(f"{declared.name}: {reason}.")
+        raise PredictError(f"{declared.name}: {ended(reason)}")
     doubt = _doubt(model, entry, name)
     needed = _memory_needed(declared, checked, name)
     if model.total_memory_bytes and needed and needed > model.total_memory_bytes:
@@ -285,7 +286,7 @@ def _find(model: TimeModel, operator: str, direction: str, dtype: str) -> tuple[
     try:
         name = dtype_name(dtype)
     except ValueError as error:
-        raise PredictError(f"{error}.") from error
+        raise PredictError(ended(str(error))) from error
     try:
         candidates = [find_operator(operator), find_operator(operator, prefer_guide=True)]
     except SampleError as error:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torchledger.nouns import Prediction
+from torchledger.printable import ended
 from torchledger.reporting.document import Block, Document, Section, Sentence, Table, as_plain, columns
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def predictions_document(predictions: Sequence[Prediction]) -> Document:
         tuple((p.subject, p.duration_us, p.low_us, p.high_us, p.roofline_us, p.range) for p in predictions),
     )
     blocks: list[Block] = [table]
-    blocks += [Sentence(f"{p.subject}: {p.note}.", "bad") for p in predictions if p.note]
+    blocks += [Sentence(ended(f"{p.subject}: {p.note}"), "bad") for p in predictions if p.note]
     blocks += _below_roofline(predictions)
     first = predictions[0]
     if first.state is not None:
@@ -107,7 +108,7 @@ def encoder_document(priced: Sequence[PricedCalls]) -> Document:
     blocks: list[Block] = [
         Table(columns("operator", "parameters", "calls", "forward_us", "backward_us", "total_us"), tuple(rows), total)
     ]
-    blocks += [Sentence(f"{', '.join(operators)}: {note}.", "bad") for note, operators in doubted.items()]
+    blocks += [Sentence(ended(f"{', '.join(operators)}: {note}"), "bad") for note, operators in doubted.items()]
     blocks.append(
         Sentence(
             "A sum over operators, each forward and backward once: what compilation fuses, gaps between kernels, the "

@@ -10,7 +10,7 @@ from typing import Any
 from torchledger.comparing.limits import Quantity, Verdict
 from torchledger.nouns import EagerChange, LaunchGroup, ReadChange, RunDiff
 from torchledger.nouns.run_diff import SettingChange
-from torchledger.printable import one_line, shorten
+from torchledger.printable import ended, one_line, shorten
 from torchledger.reporting.columns import format_bytes, format_count, format_share, format_si, format_us, signed
 from torchledger.reporting.document import Block, Document, Facts, Section, Sentence, Table, as_plain, columns
 from torchledger.reporting.memory import CATEGORY_WORDS
@@ -438,4 +438,4 @@ def _remainder(diff: RunDiff) -> list[Block]:
     unknown = sum(group.delta_bytes is None for group in diff.groups)
     if unknown:
         blocks.append(Sentence(f"Minimum traffic is not known for {_groups(unknown)} of launches.", "quiet"))
-    return blocks + [Sentence(f"{note}.", "quiet") for note in diff.notes]
+    return blocks + [Sentence(ended(note), "quiet") for note in diff.notes]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchledger.nouns import Breakdown, TimeRow
+from torchledger.printable import ended
 from torchledger.reporting.ceilings import above_ceilings
 from torchledger.reporting.columns import counted, format_count, format_share, format_us
 from torchledger.reporting.document import Block, Document, Facts, Section, Sentence, Table, as_plain, columns
@@ -200,16 +201,16 @@ def _idle_section(breakdown: Breakdown, *, top: int) -> Section:
 
 
 def _unknown_section(breakdown: Breakdown, *, top: int) -> Section:
-    lines = [Sentence(f"{problem}.", "bad") for problem in breakdown.problems]
+    lines = [Sentence(ended(problem), "bad") for problem in breakdown.problems]
     lines += [
-        Sentence(f"{format_us(time)} without FLOPs or bytes: {reason}.", "quiet")
+        Sentence(f"{format_us(time)} without FLOPs or bytes: {ended(reason)}", "quiet")
         for reason, time in list(breakdown.unknown_us.items())[:top]
     ]
     if len(breakdown.unknown_us) > top:
         lines.append(
             Sentence(f"{counted(len(breakdown.unknown_us) - top, 'further reason')}; --json has all.", "quiet")
         )
-    lines += [Sentence(f"{note}.", "quiet") for note in breakdown.notes]
+    lines += [Sentence(ended(note), "quiet") for note in breakdown.notes]
     if not _has_roofline(breakdown):
         lines.append(
             Sentence(

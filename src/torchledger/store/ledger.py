@@ -22,6 +22,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from torchledger.errors import StoreError
 from torchledger.nouns import Gap, Run
+from torchledger.printable import ended
 from torchledger.store.bounded import bounded_rows, distrust
 from torchledger.store.codec import FieldError, convert, decode, encode
 from torchledger.store.hold import check_unheld, hold, remove_unheld
@@ -108,7 +109,9 @@ def _check_place(path: Path, *, force: bool) -> None:
 
 
 def _unwritable(path: Path, error: Exception) -> StoreError:
-    return StoreError(f"cannot write {path}: {error}. Check that the folder exists, is writable and has room.")
+    return StoreError(
+        f"cannot write {path}: {ended(str(error))} Check that the folder exists, is writable and has room."
+    )
 
 
 class LedgerWriter:
@@ -166,7 +169,7 @@ class LedgerWriter:
                         )
             except sqlite3.Error as error:
                 raise StoreError(
-                    f"cannot write to {self.path}: {error}. What was written before is whole and readable."
+                    f"cannot write to {self.path}: {ended(str(error))} What was written before is whole and readable."
                 ) from error
 
     def close(self) -> None:

@@ -53,6 +53,7 @@ def plan(text: str, folder: Path, *arguments: str, world: WorldSpec | None = Non
         ),
         ("import ctypes\nctypes.CDLL('libmine.so.9')", PlanError, r"extension for CUDA at .*:2 \(`ctypes.CDLL"),
         ("raise ValueError('bad rate')", PlanError, r"train.py:1: ValueError: bad rate. If that comes of a value"),
+        ("raise ValueError('no rate!')", PlanError, r"train.py:1: ValueError: no rate! If that comes of a value"),
         (
             "try:\n    {}['width']\nexcept KeyError as error:\n    raise RuntimeError('stage 0 failed:') from error",
             PlanError,
