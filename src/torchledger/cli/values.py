@@ -30,7 +30,9 @@ STDERR = 2
 @click.option("--find", metavar="WHAT", help="nan, inf, overflow, or a predicate as module:function.")
 @click.option("--beyond", metavar="DTYPE", help="With --find overflow: the range of this float type.")
 @click.option("--against", type=click.Choice(["eager"]), help="Replay every launch eagerly and in float64.")
-@click.option("--tolerance", type=float, help="Relative error allowed by --against. Default: by dtype.")
+@click.option(
+    "--tolerance", type=click.FloatRange(min=0), help="Relative error allowed by --against. Default: by dtype."
+)
 @click.option("--kernel", multiple=True, metavar="PATTERN", help="Only launches of these kernels.")
 @click.option("--category", multiple=True, metavar="PATTERN", help="Only launches of these categories.")
 @click.option("--in-module", "module", multiple=True, metavar="PATTERN", help="Only launches of these nn.Modules.")

@@ -104,8 +104,19 @@ def _check_place(path: Path, *, force: bool) -> None:
     check_output(path, force=force)
     if path.exists():
         if path.stat().st_size:  # an empty file keeps a place, and holds nothing to lose
-            open_ledger(path).close()
+            _check_readable(path)
         check_unheld(path)
+
+
+def _check_readable(path: Path) -> None:
+    """What cannot be read may be somebody's, and is not replaced even when asked to."""
+    advice = "It is not replaced: choose another name, or remove it."
+    if not is_ledger(path):
+        raise StoreError(f"{path} is not a ledger. {advice}")
+    try:
+        open_ledger(path).close()
+    except StoreError as error:
+        raise StoreError(f"{error} {advice}") from error
 
 
 def _unwritable(path: Path, error: Exception) -> StoreError:
@@ -306,15 +317,15 @@ def open_ledger(path: str | os.PathLike[str]) -> LedgerReader:
     except (sqlite3.Error, UnicodeError) as error:
         if _is_locked(error):
             raise StoreError(_LOCKED.format(path)) from error
-        known = what_it_is(path)
-        raise StoreError(
-            f"{path} is not a ledger, {f'but {known}' if known else f'or is cut off ({error})'}."
-        ) from error
+        if is_ledger(path):
+            raise StoreError(
+                f"{path} is cut off, or damaged ({error}). Record it again, or recover what is whole with "
+                "`sqlite3 .recover`."
+            ) from error
+        raise _no_ledger(path) from error
     if application_id != APPLICATION_ID:
         connection.close()
-        known = what_it_is(path)
-        what = f", but {known}" if known else ". Record one with `torchledger run -o FILE SCRIPT`"
-        raise StoreError(f"{path} is not a ledger{what}.")
+        raise _no_ledger(path)
     if not OLDEST_READABLE_VERSION <= version <= SCHEMA_VERSION:
         connection.close()
         raise StoreError(
@@ -322,6 +333,13 @@ def open_ledger(path: str | os.PathLike[str]) -> LedgerReader:
             "Upgrade torchledger to read it."
         )
     return LedgerReader(path, connection)
+
+
+def _no_ledger(path: Path) -> StoreError:
+    if (known := what_it_is(path)) is not None:
+        return StoreError(f"{path} is not a ledger, but {known}.")
+    what = "is empty, and no ledger" if not path.stat().st_size else "is not a ledger"
+    return StoreError(f"{path} {what}. Record one with `torchledger run -o FILE SCRIPT`.")
 
 
 def _is_locked(error: Exception) -> bool:

@@ -115,6 +115,27 @@ def test_a_file_that_is_no_ledger_is_refused_in_one_line(tmp_path: Path, content
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(b"", "is empty, and no ledger. Record one"), (b"hello", "is not a ledger. Record one with `torchledger run")],
+)
+def test_a_file_that_is_no_ledger_says_how_to_record_one(tmp_path: Path, content: bytes, said: str) -> None:
+    (tmp_path / "a.ledger").write_bytes(content)
+    with pytest.raises(StoreError, match=said):
+        open_ledger(tmp_path / "a.ledger")
+
+
+def test_a_ledger_that_is_cut_off_says_so_and_is_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "a.ledger"
+    with LedgerWriter(path) as writer:
+        writer.add(make_run(), *[make_launch(order=order) for order in range(500)])
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(StoreError, match=r"a\.ledger is cut off, or damaged .*Record it again"):
+        open_ledger(path)
+    with pytest.raises(StoreError, match="It is not replaced: choose another name, or remove it"):
+        LedgerWriter(path, force=True)
+
+
 def test_a_truncated_ledger_is_one_line_and_not_a_traceback(tmp_path: Path) -> None:
     path = tmp_path / "a.ledger"
     with LedgerWriter(path) as writer:
