@@ -218,7 +218,7 @@ def _verdict_sentence(verdict: Verdict, names: tuple[str, str]) -> Sentence:
     quantity, limit = verdict.quantity, repr(one_line(verdict.limit.text))
     if verdict.holds is None:
         runs = zip((quantity.first, quantity.second), names, strict=True)
-        unknown = " and ".join(one_line(name) for known, name in runs if known is None)
+        unknown = " and ".join(dict.fromkeys(one_line(name) for known, name in runs if known is None))
         return Sentence(
             f"Failed: {quantity.name} is not known of {unknown}, so that {limit} cannot be answered. "
             f"{_KNOWN_BY.get(quantity.name, _COUNTED_BY)}",
@@ -248,13 +248,15 @@ def _eager_table(diff: RunDiff, *, top: int) -> tuple[Block, ...]:
     if not diff.eager:
         return ()
     shown = diff.eager if len(diff.eager) <= top + 1 else diff.eager[:top]
-    rest = diff.eager[len(shown) :]
-    rows = [(change.kind, change.name, eager_source(change), *_eager_cells([change])) for change in shown]
+    rest, is_timed = diff.eager[len(shown) :], diff.basis == "time"
+    rows = [
+        (change.kind, change.name, eager_source(change), *_eager_cells([change], is_timed=is_timed)) for change in shown
+    ]
     if rest:
-        rows.append(("", f"({len(rest):,} others)", "", *_eager_cells(rest)))
+        rows.append(("", f"({len(rest):,} others)", "", *_eager_cells(rest, is_timed=is_timed)))
     counts, times = ("first_calls", "second_calls"), ("first_us", "second_us", "delta_us")
     keys = ("change", "step_call", "source", *counts, *times, "delta_bytes", "delta_flops")
-    total = ("total", "", "", *_eager_cells(diff.eager))
+    total = ("total", "", "", *_eager_cells(diff.eager, is_timed=is_timed))
     return (Table(columns(*keys), tuple(rows), total, optional=("delta_flops", "delta_bytes")),)
 
 
@@ -264,10 +266,10 @@ def eager_source(change: EagerChange) -> str:
     return first or second if not first or not second or first == second else f"{first} -> {second}"
 
 
-def _eager_cells(changes: Sequence[EagerChange]) -> tuple[Any, ...]:
-    """Of several changes, times that nothing was seen of count as none: those calls launched nothing."""
+def _eager_cells(changes: Sequence[EagerChange], *, is_timed: bool) -> tuple[Any, ...]:
+    """Of several changes of timed runs, times that nothing was seen of count as none: those calls launched nothing."""
     times = [[change.first.time_ns, change.second.time_ns, change.delta_ns] for change in changes]
-    if len(changes) > 1:
+    if len(changes) > 1 and is_timed:
         times = [[time or 0 for time in row] for row in times]
     one, other, delta = (list(column) for column in zip(*times, strict=True))
     return (
