@@ -44,7 +44,13 @@ STDERR = 2
 @click.option(
     "--elements", type=click.IntRange(min=0), help="Print tensors of up to so many elements whole. Default 64."
 )
-@click.option("--budget-gb", default=1.0, show_default=True, help="How much level save may write, in 1e9 bytes.")
+@click.option(
+    "--budget-gb",
+    type=click.FloatRange(min=0),
+    default=1.0,
+    show_default=True,
+    help="How much level save may write, in 1e9 bytes.",
+)
 @click.option("--quiet", is_flag=True, help="Do not print statistics while the script runs.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The ledger to write. Default: SCRIPT's name.")
 @force_option
