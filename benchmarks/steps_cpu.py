@@ -32,6 +32,10 @@ def own_times_ms(output: str) -> list[float]:
     return [float(each) for each in line.split(" MS ")[1].split()]
 
 
+WALL_TIMES = {True: "balanced", False: "does not balance", None: "not steady"}
+"""What the account of wall time says."""
+
+
 def row_of(name: str, folder: Path) -> str:
     """One script as a line of the table."""
     ledger = folder / f"{name}.ledger"
@@ -53,7 +57,7 @@ def row_of(name: str, folder: Path) -> str:
     return (
         f"| {name} | {step['found_by']} | {step['flops']:,} | {step['duration_us'] / 1e3:.3f} | {own:.3f} | "
         f"{step['duration_us'] / 1e3 / own - 1:+.1%} | {operators['ledger']}, {operators['reference']} | "
-        f"{'balanced' if wall['is_balanced'] else 'does not balance'} |"
+        f"{WALL_TIMES[wall['is_balanced']]} |"
     )
 
 

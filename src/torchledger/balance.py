@@ -6,6 +6,7 @@ Enters: a ledger. Leaves: a ``BalanceSheet``. An account is a function from the 
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -214,21 +215,26 @@ def wall_time_account(books: Books) -> Account | None:
     step = totals.step
     if step.busy_us is None or step.duration_us is None:
         return None
-    differences = []
-    if step.profiled_us:
-        added = statistics.median(step.profiled_us) - step.duration_us
-        differences.append(Difference("wall_time", "profiler", _between_steps(step, added), round(added, 3)))
-    return Account(
+    ledger = round(step.busy_us + sum(step.idle_us.values()), 3)
+    tolerance = max(_WALL_TIME_TOLERANCE, _MARKS_US / step.duration_us)
+    recorded_us = statistics.median(step.profiled_us) if step.profiled_us else None
+    added = None if recorded_us is None else recorded_us - step.duration_us
+    account = Account(
         name="wall_time",
         unit="us",
-        ledger=round(step.busy_us + sum(step.idle_us.values()), 3),
+        ledger=ledger,
         reference=round(step.duration_us, 3),
-        differences=tuple(differences),
+        differences=()
+        if added is None
+        else (Difference("wall_time", "profiler", _between_steps(step, added), round(added, 3)),),
         missing=books.gaps_of("wall_time"),
-        note="one step: busy and idle time by cause on the profiler's clock, beside steps timed without it"
-        + ("" if step.is_steady else "; these were not steady"),
-        tolerance=max(_WALL_TIME_TOLERANCE, _MARKS_US / step.duration_us),
+        note="one step: busy and idle time by cause on the profiler's clock, beside steps timed without it",
+        tolerance=tolerance,
     )
+    if step.is_steady or (recorded_us is not None and account.is_balanced is False):
+        # The recorded steps have to agree with the host's clock, however unsteady the others are.
+        return account
+    return dataclasses.replace(account, reference=None, differences=(), note=_unsteady(step, recorded_us))
 
 
 def _between_steps(step: Step, added_us: float) -> str:
@@ -238,6 +244,19 @@ def _between_steps(step: Step, added_us: float) -> str:
     if added_us < 0:
         return "recorded steps were quicker than those without the profiler, by the host's clock"
     return "what the profiler adds to a step, by the host's clock"
+
+
+def _unsteady(step: Step, recorded_us: float | None) -> str:
+    """Why plain steps are not compared, and what the recorded ones were found to agree with."""
+    low, high = step.plain_range_us or (0.0, 0.0)
+    some = "steps" if len(step.plain_us) < 4 else "half of the steps"
+    said = (
+        f"one step, on the profiler's clock: {some} without the profiler took {low:,.0f} to {high:,.0f} us, so that "
+        "none is a reference, and what the profiler adds is not known"
+    )
+    if recorded_us is None:
+        return said
+    return f"{said}; the recorded steps took as long by the host's clock ({recorded_us:,.0f} us)"
 
 
 def _wall_time_of_old(books: Books) -> Account | None:

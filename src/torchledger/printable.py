@@ -37,7 +37,19 @@ def sentence(text: str) -> str:
     """
     first = text.partition(" ")[0]
     begun = text if re.search(r"[._()#:]", first.rstrip(".:")) else text[:1].upper() + text[1:]
-    return begun if begun.endswith((".", "?", "!")) else f"{begun}."
+    return ended(begun)
+
+
+def ended(text: str) -> str:
+    """A text with one mark at its end: what others' errors say may bring its own.
+
+    >>> ended("no such file"), ended("No such file."), ended("it broke!"), ended("it says:")
+    ('no such file.', 'No such file.', 'it broke!', 'it says.')
+    """
+    if text.endswith("..."):  # which was cut off
+        return text
+    said = text.rstrip(" .:,;\n")
+    return said if said.endswith(("?", "!")) else f"{said}."
 
 
 def shorten(text: str, limit: int) -> str:

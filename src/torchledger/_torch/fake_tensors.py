@@ -44,6 +44,7 @@ from torchledger._torch.tensors import is_higher_order, tensors_in
 from torchledger._torch.user_lines import generated_line, is_called_from, is_checked, user_line
 from torchledger.errors import PlanError
 from torchledger.nouns import StandIn
+from torchledger.printable import ended
 
 REAL_BYTES = 1 << 20
 """Tensors that a program makes on the host stay real up to this size."""
@@ -381,7 +382,8 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         except NoShapeError as error:
             raise NoShapeError(
                 f"{name} at {self.line()} cannot be run without its device: torch has no meta function that says what "
-                f"it makes, and {error}. Give it one (torch.library.register_fake), or plan the script without it."
+                f"it makes, and {ended(str(error))} Give it one (torch.library.register_fake), or plan the script "
+                "without it."
             ) from error
         if result is not None and result is not (args or (None,))[0] and kwargs.get("out") is None:
             self.note(f"what {name} makes", "of the sizes that it has for zeros on the CPU")

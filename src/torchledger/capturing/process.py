@@ -12,7 +12,6 @@ import atexit
 import contextlib
 import dataclasses
 import importlib
-import importlib.util
 import json
 import logging
 import os
@@ -22,14 +21,15 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib.machinery import PathFinder
 from pathlib import Path
 
 import torchledger
+from torchledger.capturing.module_names import check_module
 from torchledger.capturing.session import Capture
 from torchledger.errors import StoreError, TorchledgerError, UsageError
 from torchledger.nouns import Gap, Graph, Profile, Run
 from torchledger.nouns.run import RunStatus
+from torchledger.printable import ended
 from torchledger.signals import let_through
 from torchledger.store import LedgerWriter, is_ledger, open_ledger
 from torchledger.store.job import (
@@ -85,7 +85,7 @@ def run_script(
     not exist and ``StoreError`` if ``output`` cannot be written; both before anything runs.
     """
     if is_module:
-        _check_module(arguments[0])
+        check_module(arguments[0])
     elif Path(arguments[0]).is_file():
         check_script(arguments[0])
     else:
@@ -110,21 +110,6 @@ def check_script(path: str) -> None:
     if is_ledger(path):
         raise UsageError(
             f"{path} is a ledger, not a script: `torchledger show {path}` shows it, `predict-step` prices its step."
-        )
-
-
-def _check_module(name: str) -> None:
-    """Raise ``UsageError`` where no module has this name's first part; what lies inside a package is Python's to find,
-    which imports the package for it."""
-    top = name.partition(".")[0]
-    try:
-        # The script's own path begins with the working folder, this command's need not.
-        found = PathFinder.find_spec(top, [os.getcwd()]) or importlib.util.find_spec(top)
-    except ValueError:  # "__main__", and the empty name
-        found = None
-    if found is None:
-        raise UsageError(
-            f"no module is called {top!r}. Name one that `python -m {name}` finds, or a script without -m."
         )
 
 
@@ -325,7 +310,7 @@ def run_warnings(
     except StoreError as error:
         return (str(error),)
     # Where children hold the graphs, it is theirs to have a profile.
-    found = [f"no profile: {gap.reason}." for gap in gaps if graphs or not has_children]
+    found = [f"no profile: {ended(gap.reason)}" for gap in gaps if graphs or not has_children]
     if is_profiled and graphs and not has_profile and not gaps:
         found.append(f"no profile: {_KILLED}.")
     if not runs:

@@ -18,7 +18,11 @@ from torchledger.store.job import is_job, shared_ranks
 @click.argument("first", type=click.Path(path_type=Path))
 @click.argument("second", type=click.Path(path_type=Path))
 @click.option("--values", "of_values", is_flag=True, help="Compare what launches computed: where the runs first part.")
-@click.option("--tolerance", type=float, help="With --values: relative difference that is none. Default: 0.001.")
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(min=0),
+    help="With --values: relative difference that is none. Default: 0.001.",
+)
 @click.option(
     "--fail-if", "limits", multiple=True, metavar="LIMIT", help="End with 3 if a change is beyond it: 'bytes > +2%'."
 )

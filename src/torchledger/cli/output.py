@@ -63,9 +63,8 @@ def tell_rank(*paths: Path) -> None:
         if is_job(path):
             taken, *others = ledgers_of_job(path).values()
             another = f"; for another rank, name its ledger: {others[0]}" if others else ""
-            click.echo(
-                f"torchledger: {path} is a job of {1 + len(others)} ranks, this is {taken.name}{another}", err=True
-            )
+            ranks = f"{1 + len(others)} ranks" if others else "1 rank"
+            click.echo(f"torchledger: {path} is a job of {ranks}, this is {taken.name}{another}", err=True)
 
 
 def print_document(document: Document) -> None:

@@ -13,7 +13,12 @@ from torchledger.cli.output import force_option, json_option, tell_misplaced
     "plan",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False, "auto_envvar_prefix": None},
 )
-@click.option("--device", default="H200", show_default=True, help="A device whose model is shipped, or a model file.")
+@click.option(
+    "--device",
+    default="H200",
+    show_default=True,
+    help="A device of `torchledger devices`, a model file or a data sheet (YAML).",
+)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Keep the ledger of the step there.")
 @force_option
 @click.option("-m", "--module", "is_module", is_flag=True, help="SCRIPT is a module name, as in python -m.")

@@ -57,7 +57,7 @@ def command(
     from torchledger.predicting.devices import find_model
     from torchledger.predicting.operators import parse_parameters, predict_directions
     from torchledger.reporting.document import as_plain
-    from torchledger.reporting.fits import encoder_document, predictions_document
+    from torchledger.reporting.fits import encoder_document, predictions_as_plain, predictions_document
     from torchledger.store import is_ledger
 
     if is_ledger(operator):
@@ -77,4 +77,4 @@ def command(
     predictions = predict_directions(
         find_model(device), operator, parse_parameters(parameters), direction=direction, dtype=dtype, state=state
     )
-    print_json(as_plain(predictions)) if as_json else print_document(predictions_document(predictions))
+    print_json(predictions_as_plain(predictions)) if as_json else print_document(predictions_document(predictions))

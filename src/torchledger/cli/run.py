@@ -37,7 +37,13 @@ from torchledger.cli.output import as_typed, tell_misplaced
     "--stages", "keeps_stages", is_flag=True, help="Also keep each graph's FX graphs and IR, for show --stage."
 )
 @click.option("--save-inputs", is_flag=True, help="Save what each launch of the first step reads, for bench.")
-@click.option("--inputs-gb", default=1.0, show_default=True, help="How much --save-inputs may write, in 1e9 bytes.")
+@click.option(
+    "--inputs-gb",
+    type=click.FloatRange(min=0),
+    default=1.0,
+    show_default=True,
+    help="How much --save-inputs may write, in 1e9 bytes.",
+)
 @click.argument("script", nargs=1)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(

@@ -30,7 +30,9 @@ STDERR = 2
 @click.option("--find", metavar="WHAT", help="nan, inf, overflow, or a predicate as module:function.")
 @click.option("--beyond", metavar="DTYPE", help="With --find overflow: the range of this float type.")
 @click.option("--against", type=click.Choice(["eager"]), help="Replay every launch eagerly and in float64.")
-@click.option("--tolerance", type=float, help="Relative error allowed by --against. Default: by dtype.")
+@click.option(
+    "--tolerance", type=click.FloatRange(min=0), help="Relative error allowed by --against. Default: by dtype."
+)
 @click.option("--kernel", multiple=True, metavar="PATTERN", help="Only launches of these kernels.")
 @click.option("--category", multiple=True, metavar="PATTERN", help="Only launches of these categories.")
 @click.option("--in-module", "module", multiple=True, metavar="PATTERN", help="Only launches of these nn.Modules.")
@@ -42,7 +44,13 @@ STDERR = 2
 @click.option(
     "--elements", type=click.IntRange(min=0), help="Print tensors of up to so many elements whole. Default 64."
 )
-@click.option("--budget-gb", default=1.0, show_default=True, help="How much level save may write, in 1e9 bytes.")
+@click.option(
+    "--budget-gb",
+    type=click.FloatRange(min=0),
+    default=1.0,
+    show_default=True,
+    help="How much level save may write, in 1e9 bytes.",
+)
 @click.option("--quiet", is_flag=True, help="Do not print statistics while the script runs.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The ledger to write. Default: SCRIPT's name.")
 @force_option
@@ -83,8 +91,9 @@ def command(
     The default records statistics of every tensor before and after each launch. --find names the first launch that
     makes bad values, --against eager the first that computes something else. If SCRIPT is a ledger, it is only shown.
     """
-    from torchledger.errors import UsageError
-    from torchledger.reporting.values import summarize_values, values_as_plain, values_document
+    from torchledger.errors import UsageError, ValuesError
+    from torchledger.printable import one_line, sentence
+    from torchledger.reporting.values import summarize_values, values_as_plain, values_document, why_empty
     from torchledger.store import is_ledger, open_ledger
     from torchledger.store.job import is_job
     from torchledger.watching.process import run_watched
@@ -121,5 +130,8 @@ def command(
     tell_rank(path)
     with open_ledger(path) as reader:
         summary = summarize_values(reader)
+    if is_shown and (reason := why_empty(summary)) is not None:
+        notes = (one_line(sentence(note)) for note in summary.notes)
+        raise ValuesError(" ".join((f"{path} holds no values.", reason, *notes)))
     print_json(values_as_plain(summary)) if as_json else print_document(values_document(summary, top=top))
     sys.exit(exit_code or summary.exit_code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,7 +27,8 @@ _ORDERS: Mapping[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
 }
-_LIMIT = re.compile(r"\s*(?P<name>[a-z_]+)\s*(?P<order>>=|<=|>|<)\s*(?P<value>[+-]?\d+(\.\d+)?)\s*(?P<percent>%?)\s*$")
+_LIMIT = re.compile(r"\s*(?P<name>[^\s<>=!+\-\d]*)\s*(?P<order>[<>=!]*)\s*(?P<change>.*?)\s*", re.DOTALL)
+_CHANGE = re.compile(r"(?P<value>[+-]?\d+(\.\d+)?([eE][+-]?\d+)?)\s*(?P<percent>%?)")
 
 
 @dataclass(frozen=True)
@@ -78,12 +80,26 @@ def parse_limit(text: str) -> Limit:
     >>> parse_limit("launches > +0")
     Limit(text='launches > +0', name='launches', order='>', value=0.0, is_percent=False)
     """
-    match = _LIMIT.match(text)
-    if match is None or match["name"] not in UNITS:
-        raise UsageError(
-            f"{text!r} is no limit. Write a quantity ({', '.join(UNITS)}), >, >=, < or <=, and a change: 'bytes > +2%'."
-        )
-    return Limit(text.strip(), match["name"], match["order"], float(match["value"]), bool(match["percent"]))
+    parts = _LIMIT.fullmatch(text)
+    assert parts is not None  # every part may be empty
+    name, order, change = parts["name"], parts["order"], parts["change"]
+    if name not in UNITS:
+        near = difflib.get_close_matches(name.lower(), UNITS, n=1)
+        hint = f"Did you mean {near[0]}? " if near else ""
+        called = f"there is no quantity {name!r}" if name else "it names no quantity"
+        raise _refused(text, f"{called}. {hint}There are {', '.join(UNITS)}.")
+    if order not in _ORDERS:
+        instead = f", not {found!r}" if (found := order or change) else ""
+        raise _refused(text, f"behind {name} comes >, >=, < or <={instead}.")
+    if (number := _CHANGE.fullmatch(change)) is None:
+        what = f"{change!r} is no change" if change else f"a change is missing behind {order}"
+        raise _refused(text, f"{what}: a number of {UNITS[name]}, without its unit, or of percent with %.")
+    return Limit(text.strip(), name, order, float(number["value"]), bool(number["percent"]))
+
+
+def _refused(text: str, reason: str) -> UsageError:
+    example = "Write one as 'bytes > +2%', which fails where bytes rise by more."
+    return UsageError(f"{text!r} is no limit: {reason} {example}")
 
 
 def quantities(diff: RunDiff) -> dict[str, Quantity]:

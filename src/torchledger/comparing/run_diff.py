@@ -212,6 +212,8 @@ def _graph_calls(run: RecordedRun, holds_steps: bool) -> Mapping[str, int]:
 def _step_times(run: RecordedRun, calls: Mapping[str, int]) -> dict[str, int] | None:
     """Nanoseconds per step by launch: its median, as often as a step runs it. ``None`` without a profile."""
     measured = _last_measurements(run)
+    if _is_planned(run):
+        return None
     if calls:
         return {
             name: round(item.duration_us * 1e3 * calls.get(name.rpartition("#")[0], 0))
@@ -221,6 +223,11 @@ def _step_times(run: RecordedRun, calls: Mapping[str, int]) -> dict[str, int] | 
         return {} if run.step is not None and not run.launches else None
     steps = _steps(run)
     return {name: round(item.duration_us * 1e3 * item.repeats / steps) for name, item in measured.items()}
+
+
+def _is_planned(run: RecordedRun) -> bool:
+    """Whether its step ran without its device: it has calls, and no times."""
+    return run.step is not None and not run.step.step.is_measured and not _last_measurements(run)
 
 
 def _sampled_ns(run: RecordedRun) -> int:
@@ -270,8 +277,9 @@ def _notes(
     if without:
         return [
             *notes,
-            f"no times in {' and '.join(without)}: minimum bytes and FLOPs are compared instead, each launch once; "
-            "record times with `torchledger run --profile`",
+            f"no times in {' and '.join(dict.fromkeys(without))}: minimum bytes and FLOPs are compared instead, each "
+            f"launch {'as often as its step calls it' if first.step and second.step else 'once'}; "
+            f"{_how_to_time(first, second)}",
         ]
     clocks = [sorted({item.clock for item in _last_measurements(run).values()}) for run in (first, second)]
     if clocks[0] != clocks[1]:
@@ -280,6 +288,12 @@ def _notes(
         if run.breakdown is None and run.step is None:
             notes.append(f"{run.name} holds no breakdown: its total is the sum of its entries")
     return notes
+
+
+def _how_to_time(first: RecordedRun, second: RecordedRun) -> str:
+    if _is_planned(first) and _is_planned(second):
+        return "both are plans, whose prices `--fail-if 'predicted > +0'` compares"
+    return "record times with `torchledger run --profile`"
 
 
 # --- what is compared ---------------------------------------------------------------------------------------------

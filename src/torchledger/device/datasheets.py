@@ -18,6 +18,7 @@ from typing import Any
 
 from torchledger.errors import PredictError
 from torchledger.nouns import Ceilings, Device
+from torchledger.printable import ended
 from torchledger.store.codec import FieldError, convert
 from torchledger.store.yaml_file import YamlError, read_yaml
 from torchledger.work.element_sizes import ELEMENT_SIZES
@@ -124,7 +125,9 @@ def read_data_sheets(path: str | os.PathLike[str]) -> tuple[DataSheet, ...]:
             _refuse_unknown_keys(one)
         return tuple(_sheet(convert(_Record, one)) for one in records)
     except (YamlError, FieldError) as error:
-        raise PredictError(f"{path} is no data sheet ({error}). `torchledger devices --help` shows one.") from error
+        raise PredictError(
+            f"{path} is no data sheet: {ended(str(error))} `torchledger devices --help` shows one."
+        ) from error
 
 
 def _refuse_unknown_keys(plain: Any) -> None:

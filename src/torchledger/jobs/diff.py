@@ -53,6 +53,11 @@ def diff_jobs(first: Job, second: Job) -> JobDiff:
     one, other = ({rank.rank: rank for rank in job.ranks} for job in (first, second))
     ranks = tuple(RankChange(rank, one.get(rank), other.get(rank)) for rank in sorted({*one, *other}))
     notes = [f"{name}: {note}" for name, job in (("first", first), ("second", second)) for note in job.notes]
+    planned = dict.fromkeys(job.path for job in (first, second) if job.planned or job.plan is not None)
+    notes += [
+        f"nothing of {path} was measured, as it is a plan: `torchledger show {path}` has its price and its collectives"
+        for path in planned
+    ]
     alone = [each.rank for each in ranks if each.first is None or each.second is None]
     if alone:
         notes.append(f"only one of the jobs holds a step of rank {', '.join(map(str, alone))}")

@@ -184,7 +184,8 @@ class Breakdown:
     both are summed over them. ``known_us`` is the time of events that have
     FLOPs or bytes, ``known_kernel_us`` that of kernels among them; ``unknown_us`` maps why the rest has none to its
     time. ``events`` counts device events; ``is_partial`` says that the source was cut off or that
-    events were left out, ``problems`` which.
+    events were left out, ``problems`` which. ``is_of_operators``: nothing ran on a device, and the events are operators
+    with their own time on the CPU.
     """
 
     source: str
@@ -218,6 +219,12 @@ class Breakdown:
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     verdict: tuple[str, ...] = ()
+    is_of_operators: bool = False
+
+    @property
+    def is_on_cpu(self) -> bool:
+        """True where the CPU is what ran the events."""
+        return self.is_of_operators or self.clock == "cpu_profiler"
 
     @property
     def device_us(self) -> float:

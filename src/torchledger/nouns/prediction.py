@@ -36,6 +36,14 @@ class Prediction:
         """True when the question lies outside what the model was trained on."""
         return self.range == "extrapolated"
 
+    @property
+    def is_below_roofline(self) -> bool | None:
+        """True when the time is less than the measured ceilings of memory and arithmetic allow; ``None`` without them.
+
+        Ceilings are what long copies and products reached: measured times of data in the cache are below them, too.
+        """
+        return None if self.roofline_us is None else self.duration_us < self.roofline_us
+
 
 @dataclass(frozen=True)
 class PredictedCalls:

@@ -16,6 +16,7 @@ from pathlib import Path
 from torchledger.device.datasheets import plain_name
 from torchledger.errors import PredictError
 from torchledger.nouns import CollectiveCurve, CollectivePrice, Fabric, NodeLinks, Placement
+from torchledger.printable import ended
 from torchledger.store.codec import decode
 from torchledger.work.collectives import bus_factor, collective_kind
 
@@ -124,7 +125,7 @@ def read_nccl_tests(path: str | os.PathLike[str], *, device: str | None = None) 
     try:
         points = _points_of_csv(path) if is_collective_csv(path) else _points_of_log(path)
     except OSError as error:
-        raise PredictError(f"cannot read {path}: {error}.") from error
+        raise PredictError(f"cannot read {path}: {ended(str(error))}") from error
     if not points:
         raise PredictError(
             f"{path} holds no collective: it should be nccl-tests' output (of all_reduce_perf and the like, with its "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import tempfile
 from collections import Counter
@@ -28,7 +29,8 @@ from torchledger.predicting.step import predict_ledger
 from torchledger.predicting.step_notes import step_notes
 from torchledger.stepping.totals import StepTotals
 from torchledger.store import open_ledger
-from torchledger.store.job import job_folder
+from torchledger.store.job import job_folder, job_in_place
+from torchledger.store.ledger import ledger_in_place
 from torchledger.work.meshes import check_nodes
 
 DEFAULT_DEVICE = "H200"
@@ -57,16 +59,15 @@ def plan_program(
 ) -> Plan:
     """Run ``program`` without a device until one of its steps is recorded, and price that step on ``device``.
 
-    ``device`` is one whose model is shipped, or a model file; the ledger is kept at ``output``. ``host`` is one that
-    ``torchledger doctor`` measured, by name or as a file (``None``: usual costs). Raises ``PlanError`` as
-    ``run_without_device``, ``PredictError`` for an unknown device or host, ``StoreError`` if ``output`` cannot be
-    written.
+    ``device`` is one whose model is shipped, or a model file; the ledger is kept at ``output`` once the step has its
+    price: a plan that fails leaves what was there. ``host`` is one that ``torchledger doctor`` measured, by name or as
+    a file (``None``: usual costs). Raises ``PlanError`` as ``run_without_device``, ``PredictError`` for an unknown
+    device or host, ``StoreError`` if ``output`` cannot be written.
     """
     model = find_model(device)
     known = None if host is None else find_host(host)
-    with tempfile.TemporaryDirectory(prefix="torchledger-plan-") as folder:
-        path = output or Path(folder) / "plan.ledger"
-        outcome = run_without_device(program, path, model.machine.device, force=force, argv=argv)
+    with ledger_in_place(output, force=force) if output is not None else _dropped("plan.ledger") as path:
+        outcome = run_without_device(program, path, model.machine.device, argv=argv)
         step, launches, _, _ = predict_ledger(
             model,
             path,
@@ -96,9 +97,9 @@ def plan_world(
 
     ``rank``: only that one is recorded, and all are taken to be like it. ``fabric`` is a known name or a file of
     nccl-tests (``None``: what usually links such devices), ``ranks_per_node`` how many ranks share a node (``None``: as
-    the fabric's nodes have). The ranks' ledgers are kept as a job beside ``output``; ``host`` is of ``plan_program``.
-    Raises what ``record_ranks`` does, ``UsageError`` for nodes that the world does not fill, and ``PredictError`` for
-    an unknown device, host or fabric.
+    the fabric's nodes have). The ranks' ledgers are kept as a job beside ``output``, as ``plan_program`` keeps one;
+    ``host`` is of ``plan_program``. Raises what ``record_ranks`` does, ``UsageError`` for nodes that the world does not
+    fill, and ``PredictError`` for an unknown device, host or fabric.
     """
     if ranks_per_node is not None:
         check_nodes(ranks_per_node, world)
@@ -106,11 +107,9 @@ def plan_world(
     known = None if host is None else find_host(host)
     links = find_fabric(fabric, device=model.device) if world > 1 else None
     per_node = ranks_per_node or (links.ranks_per_node if links is not None else 1)
-    with tempfile.TemporaryDirectory(prefix="torchledger-plan-") as temporary:
-        folder = job_folder(output or Path(temporary) / "plan.ledger")
-        recorded = record_ranks(
-            script, folder, model.machine.device, world, rank=rank, ranks_per_node=per_node, force=force
-        )
+    kept = None if output is None else job_folder(output)
+    with job_in_place(kept, force=force) if kept is not None else _dropped("plan.job") as folder:
+        recorded = record_ranks(script, folder, model.machine.device, world, rank=rank, ranks_per_node=per_node)
         programs = [program_of(each, model.machine.device) for each in recorded]
         with open_ledger(recorded[0].ledger) as ledger:
             dry_run = ledger.read(DryRun)[-1]
@@ -136,7 +135,14 @@ def plan_world(
             keep_plan(folder, step)
             for each in recorded:
                 keep_prices(each.ledger, times_us[each.rank])
-    return Plan(step, dry_run, folder if output is not None else None)
+    return Plan(step, dry_run, kept)
+
+
+@contextlib.contextmanager
+def _dropped(name: str) -> Iterator[Path]:
+    """Where a plan is made that nobody keeps."""
+    with tempfile.TemporaryDirectory(prefix="torchledger-plan-") as folder:
+        yield Path(folder) / name
 
 
 _ReadStep = tuple[StepTotals | None, Sequence[Launch]]

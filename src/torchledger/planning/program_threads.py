@@ -15,7 +15,7 @@ from typing import Any
 
 from torchledger._torch.errors import wants_device
 from torchledger.errors import PlanError, UsageError
-from torchledger.printable import shorten
+from torchledger.printable import ended, shorten
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class Ending:
         if _is_of_torch(error):
             self._fail(failure)
         else:
-            self.hint = f" Thread {name!r} had ended: {type(error).__name__}: {first_line(error)}."
+            self.hint = f" Thread {name!r} had ended: {ended(f'{type(error).__name__}: {first_line(error)}')}"
             threading.Thread(target=self._watch, args=(failure,), daemon=True).start()
         return False
 
@@ -125,11 +125,11 @@ def explain(error: BaseException, *, thread: str | None = None) -> str:
     who = "the program" if thread is None else f"the program's thread {thread!r}"
     what = _said(error)
     if isinstance(error, SyntaxError):
-        return f"{error.filename}:{error.lineno} is not Python: {error.msg}."
+        return f"{error.filename}:{error.lineno} is not Python: {ended(error.msg)}"
     if isinstance(error, ModuleNotFoundError):
         return f"{who} needs the module {error.name!r}{where}: install it here, or plan the script without it."
     if isinstance(error, ImportError) and not own:
-        return f"{who} cannot be found: {first_line(error).rstrip('.')}."
+        return f"{who} cannot be found: {ended(first_line(error))}"
     if _is_of_extension(error, frames):
         return (
             f"{who} wants an extension for CUDA{where}{line}, which cannot be built or loaded here "
@@ -159,20 +159,20 @@ def explain(error: BaseException, *, thread: str | None = None) -> str:
         )
     if own and frames[-1] == own[-1]:
         return (
-            f"{failed}: {what}. If that comes of a value that was not computed (numbers are read as 1, truths as "
+            f"{failed}: {ended(what)} If that comes of a value that was not computed (numbers are read as 1, truths as "
             "False), plan the script without that check."
         )
     return (
-        f"{failed}: {what}. A value that was not computed, or an extension that wants a real device, cannot be stood "
-        "in for there: plan the script without that part. If nothing of that kind is there, it may fail so on the "
-        "device, too."
+        f"{failed}: {ended(what)} A value that was not computed, or an extension that wants a real device, cannot be "
+        "stood in for there: plan the script without that part. If nothing of that kind is there, it may fail so on "
+        "the device, too."
     )
 
 
 def explain_by(reasons: Sequence[str], error: BaseException) -> str:
     """What failed and where in the program, of which the reasons are known."""
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_library(frame.filename)]
-    return f"{'; '.join(reasons)}. That is why the program failed{_place(own)}: {_said(error)}."
+    return f"{'; '.join(reasons)}. That is why the program failed{_place(own)}: {ended(_said(error))}"
 
 
 def _place(own: Sequence[traceback.FrameSummary]) -> str:

@@ -7,6 +7,7 @@ import difflib
 import functools
 import math
 import os
+import re
 from collections import ChainMap
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -49,9 +50,10 @@ def find_model(device_or_path: str | os.PathLike[str]) -> TimeModel:
     """The model of a file, of a device that comes with torchledger, or of one with a data sheet: transferred, and
     marked as such in ``source``. A YAML file is a data sheet.
 
-    A device is found by its name or the beginning of it (``"H200"``, ``"A100"``); of several that begin so, the first
-    of `torchledger devices`. What a shipped model has not learned is transferred too. Raises ``PredictError`` naming
-    the nearest for a name that nothing has.
+    A device is found by its name or the beginning of it (``"H200"``, ``"A100"``), of several that begin so the first
+    of `torchledger devices`, or by other words of it that no other has (``"4090"``). What a shipped model has not
+    learned is transferred too. Raises ``PredictError`` naming the nearest for a name that nothing has, and all for one
+    that several have.
     """
     path = Path(device_or_path)
     if path.suffix in _SHEET_SUFFIXES:
@@ -61,7 +63,7 @@ def find_model(device_or_path: str | os.PathLike[str]) -> TimeModel:
             raise PredictError(f"{path} holds {len(sheets)} data sheets ({names}). Put the one to ask in its own file.")
         own = sheets[0]
         return transfer_model(nearest_model(own.device), own.device, own.reached)
-    if path.exists() or path.suffix == SUFFIX:
+    if path.suffix == SUFFIX or (path.exists() and not path.is_dir()):
         return load_model(path)
     name = _find_name(str(device_or_path))
     shipped = _shipped().get(plain_name(name))
@@ -168,14 +170,19 @@ def _ratio(device: Device) -> float | None:
 
 
 def _find_name(text: str) -> str:
-    """The known name that is, begins with, or else holds the text."""
+    """The known name that is or begins with the text, or the only one with words that do."""
     names = [path.stem for path in sorted(_shipped().values())]
     names += [name for sheet in data_sheets() for name in sheet.names]
     wanted = plain_name(text)
-    for fits in (str.__eq__, str.startswith, str.__contains__):
+    for fits in (str.__eq__, str.startswith):
         for name in names:
             if wanted and fits(plain_name(name), wanted):
                 return name
+    inside = {_device_of(name): name for name in names if wanted and _has_words(name, wanted)}
+    if len(inside) == 1:
+        return next(iter(inside.values()))
+    if inside:
+        raise PredictError(f"{text!r} may be any of {', '.join(inside)}. Say which.")
     spelled = {plain_name(name): name.replace("_", " ") for name in names}
     nearest = [spelled[key] for key in difflib.get_close_matches(wanted, spelled, n=3, cutoff=0.3)]
     nearest = nearest or sorted(path.stem.replace("_", " ") for path in _shipped().values())
@@ -184,3 +191,14 @@ def _find_name(text: str) -> str:
         f"{', '.join(nearest)} (`torchledger devices` lists them). Pass a model file, a data sheet as YAML, or make a "
         "model with `torchledger calibrate`."
     )
+
+
+def _device_of(name: str) -> str:
+    sheet = find_data_sheet(name)
+    return name.replace("_", " ") if sheet is None else sheet.device.name
+
+
+def _has_words(name: str, wanted: str) -> bool:
+    """Whether the text begins where a word of the name does: a "4090" is one, and an "X" none for its "SXM4"."""
+    words = re.findall("[a-z0-9]+", name.lower())
+    return any("".join(words[place:]).startswith(wanted) for place in range(1, len(words)))

@@ -11,6 +11,7 @@ from torchledger.nouns import Prediction
 from torchledger.operators import find_operator
 from torchledger.operators.functions import ENCODER_PARAMETERS, encoder_parameters, mapped_operators
 from torchledger.predicting.operators import predict_directions
+from torchledger.printable import ended
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def encoder_calls(encoder: Encoder, *, operators: tuple[str, ...] = ()) -> list[
         operator = find_operator(name, prefer_guide=True)
         parameters = encoder_parameters(operator, _sizes(encoder))
         if reason := operator.check(parameters):
-            raise PredictError(f"encoder: {operator.name}: {reason}.")
+            raise PredictError(f"encoder: {operator.name}: {ended(reason)}")
         known = next((call for call in calls if call.operator == operator.key), None)
         if known is not None and known.parameters == dict(parameters):
             calls[calls.index(known)] = EncoderCall(known.operator, known.parameters, known.calls + calls_of_step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -24,6 +24,7 @@ from torchledger.fitting.turns import between_turns, turns_over_warm
 from torchledger.nouns import Prediction
 from torchledger.operators import Operator, find_operator
 from torchledger.operators.declaration import dtype_name
+from torchledger.printable import ended
 from torchledger.work.element_sizes import ELEMENT_SIZES
 
 Array = NDArray[np.float64]
@@ -50,7 +51,8 @@ FAR = 0.25
 class PredictionTable:
     """Predicted times of many shapes, in microseconds; one entry per row.
 
-    ``distance`` is how far a row lies beyond the measured range, in logarithms; 0 inside.
+    ``distance`` is how far a row lies beyond the measured range, in logarithms; 0 inside. ``doubt`` is why every row is
+    extrapolated, whatever its shape: an element type that was not measured, say.
     """
 
     duration_us: Array
@@ -58,10 +60,13 @@ class PredictionTable:
     high_us: Array
     roofline_us: Array
     distance: Array
+    doubt: str | None = None
 
     @property
     def ranges(self) -> list[Range]:
         """Where each row lies relative to what was measured."""
+        if self.doubt is not None:
+            return ["extrapolated"] * len(self.distance)
         return [range_of(float(distance)) for distance in self.distance]
 
 
@@ -133,9 +138,8 @@ def predict(
     entry, declared, name = _find(model, operator, direction, dtype)
     checked = _check(declared, parameters)
     if reason := declared.check(declared.resolve(checked)):
-        raise PredictError(f"{declared.name}: {reason}.")
-    notes = []
-    lacks = _lacks(model, name)
+        raise PredictError(f"{declared.name}: {ended(reason)}")
+    doubt = _doubt(model, entry, name)
     needed = _memory_needed(declared, checked, name)
     if model.total_memory_bytes and needed and needed > model.total_memory_bytes:
         raise PredictError(
@@ -144,15 +148,10 @@ def predict(
         )
     arrays = {key: np.array([value]) for key, value in checked.items()}
     table = _answer(model, entry, _as_entry(entry, declared, arrays), (declared, arrays), direction, name, state)
+    table = replace(table, doubt=doubt)
     where = table.ranges[0]
-    if name not in entry.dtypes:
-        notes.append(f"{name} was not measured, only {', '.join(entry.dtypes)}")
-        where = "extrapolated"
-    elif lacks:
-        notes.append(f"{model.device} has no tensor cores for {name}, and torch is slower there than this time")
-        where = "extrapolated"
-    elif where != "inside":
-        notes.append("outside the shapes that were measured: the time and its interval are extrapolated")
+    if doubt is None and where != "inside":
+        doubt = "outside the shapes that were measured: the time and its interval are extrapolated"
     shape = " ".join(f"{key}={value}" for key, value in checked.items() if key in declared.parameters)
     return Prediction(
         subject=f"{declared.name} {direction} {name} {shape}",
@@ -164,9 +163,19 @@ def predict(
         device=model.device,
         model=_made_of(entry),
         roofline_us=float(table.roofline_us[0]) if declared.counts_work else None,
-        note="; ".join(notes) or None,
+        note=doubt,
         state=state,
     )
+
+
+def _doubt(model: TimeModel, entry: Entry, dtype: str) -> str | None:
+    """Why no time of this element type is inside what was measured. Raises ``PredictError`` as ``_lacks``."""
+    lacks = _lacks(model, dtype)
+    if dtype not in entry.dtypes:
+        return f"{dtype} was not measured, only {', '.join(entry.dtypes)}: the time and its interval are extrapolated"
+    if lacks:
+        return f"{model.device} has no tensor cores for {dtype}, and torch is slower there than this time"
+    return None
 
 
 def _made_of(entry: Entry) -> str:
@@ -209,6 +218,7 @@ def predict_table(
     Raises ``PredictError`` as ``predict`` does, except that memory is not checked.
     """
     entry, declared, name = _find(model, operator, direction, dtype)
+    doubt = _doubt(model, entry, name)
     checked = _check(declared, parameters)
     arrays = np.broadcast_arrays(*[np.atleast_1d(np.asarray(value)) for value in checked.values()])
     given = dict(zip(checked, arrays, strict=True))
@@ -225,8 +235,9 @@ def predict_table(
         # next one, instead of asking the system for new pages each time: a sixth of all time.
         np.empty(_KEPT_BYTES, np.uint8)
     pieces = [piece(start) for start in range(0, max(len(arrays[0]), 1), _ROWS_AT_ONCE)]
-    names = [field.name for field in fields(PredictionTable)]
-    return PredictionTable(*(np.concatenate([getattr(piece, name) for piece in pieces]) for name in names))
+    columns_of = [field.name for field in fields(PredictionTable) if field.name != "doubt"]
+    joined = {name: np.concatenate([getattr(piece, name) for piece in pieces]) for name in columns_of}
+    return PredictionTable(**joined, doubt=doubt)
 
 
 def _answer(
@@ -275,7 +286,7 @@ def _find(model: TimeModel, operator: str, direction: str, dtype: str) -> tuple[
     try:
         name = dtype_name(dtype)
     except ValueError as error:
-        raise PredictError(f"{error}.") from error
+        raise PredictError(ended(str(error))) from error
     try:
         candidates = [find_operator(operator), find_operator(operator, prefer_guide=True)]
     except SampleError as error:

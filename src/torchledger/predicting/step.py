@@ -112,7 +112,10 @@ def predict_step(
     that has one.
     """
     if not launches and record is None:
-        raise PredictError(f"{subject} holds no launches: nothing was compiled while it was recorded.")
+        raise PredictError(
+            f"{subject} holds no launches and no step: nothing was compiled while it was recorded, or it is of a trace "
+            "that somebody else recorded."
+        )
     if optimizer is not None and record is not None and (held := _held_optimizer(record)):
         raise PredictError(
             f"the step of {subject} holds an optimizer ({held}), which is priced from the record: "

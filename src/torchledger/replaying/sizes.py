@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from torchledger.errors import MeasureError
+from torchledger.printable import ended
 from torchledger.work.element_sizes import ELEMENT_SIZES
 from torchledger.work.expressions import ARITHMETIC, ExpressionError, Grammar, evaluate, parse_expression, power
 
@@ -50,7 +51,7 @@ def sizes(text: str, symbols: Mapping[str, int]) -> tuple[int, ...] | None:
     try:
         values = [evaluate(part, lambda name: symbol_value(symbols, name), _SIZES) for part in _parts(text)]
     except ExpressionError as error:
-        raise CannotReplay(f"{text[:80]!r} are no sizes: {error}.") from error
+        raise CannotReplay(f"{text[:80]!r} are no sizes: {ended(str(error))}") from error
     return None if None in values else tuple(int(value) for value in values)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchledger.nouns import Account, BalanceSheet, Difference, Gap
+from torchledger.printable import ended
 from torchledger.reporting.columns import counted
 from torchledger.reporting.document import Block, Section, Sentence, Table, Tone, as_plain, columns
 
@@ -60,7 +61,7 @@ def _account_details(account: Account, *, top: int) -> list[Block]:
             Sentence(f"{account.name}: {counted(len(lines) - top, 'further reason')}; --json has all.", "quiet")
         )
     if account.note:
-        blocks.append(Sentence(f"{account.name}: {account.note}.", "quiet"))
+        blocks.append(Sentence(ended(f"{account.name}: {account.note}"), "quiet"))
     return blocks
 
 
@@ -68,7 +69,7 @@ def balance_lines(account: Account) -> tuple[str, Tone | None, list[tuple[str, T
     """An account's state in words with its tone, and every line that explains it."""
     lines = [(line.text, line.tone) for line in _account_lines(account)]
     if account.note:
-        lines.append((f"{account.name}: {account.note}.", "quiet"))
+        lines.append((ended(f"{account.name}: {account.note}"), "quiet"))
     return *_state(account), lines
 
 

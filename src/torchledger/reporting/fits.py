@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torchledger.nouns import Prediction
-from torchledger.reporting.document import Block, Document, Section, Sentence, Table, columns
+from torchledger.printable import ended
+from torchledger.reporting.document import Block, Document, Section, Sentence, Table, as_plain, columns
 
 if TYPE_CHECKING:
     from torchledger.expecting.constants import Constants
@@ -47,13 +48,45 @@ def predictions_document(predictions: Sequence[Prediction]) -> Document:
         tuple((p.subject, p.duration_us, p.low_us, p.high_us, p.roofline_us, p.range) for p in predictions),
     )
     blocks: list[Block] = [table]
-    blocks += [Sentence(f"{p.subject}: {p.note}.", "bad") for p in predictions if p.note]
+    blocks += [Sentence(ended(f"{p.subject}: {p.note}"), "bad") for p in predictions if p.note]
+    blocks += _below_roofline(predictions)
     first = predictions[0]
     if first.state is not None:
         blocks.append(Sentence(_STATES[first.state], "quiet"))
     models = "; ".join(dict.fromkeys(prediction.model for prediction in predictions))
-    blocks.append(Sentence(f"Intervals hold {first.coverage:.0%} of measurements. Model: {models}.", "quiet"))
+    beyond = " inside what was measured, and are a guess beyond" if any(p.is_extrapolated for p in predictions) else ""
+    blocks.append(Sentence(f"Intervals hold {first.coverage:.0%} of measurements{beyond}. Model: {models}.", "quiet"))
     return Document((Section(f"Predicted on {first.device}", tuple(blocks)),))
+
+
+def _below_roofline(predictions: Sequence[Prediction]) -> list[Block]:
+    """What to think of times that are less than memory and arithmetic allow."""
+    below = [p for p in predictions if p.is_below_roofline]
+    as_measured = [p.subject for p in below if not p.is_extrapolated]
+    doubted = [p.subject for p in below if p.is_extrapolated]
+    blocks: list[Block] = []
+    if as_measured:
+        blocks.append(
+            Sentence(
+                f"Quicker than the roofline: {'; '.join(as_measured)}. Some measured times are: the roofline is at "
+                "what long copies and products reached, and data still in the cache or higher clocks take less.",
+                "quiet",
+            )
+        )
+    if doubted:
+        blocks.append(
+            Sentence(
+                f"Quicker than the roofline, beyond what was measured: {'; '.join(doubted)}. No measured time bears "
+                "that out.",
+                "bad",
+            )
+        )
+    return blocks
+
+
+def predictions_as_plain(predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
+    """The same as plain data."""
+    return [as_plain(each) | {"is_below_roofline": each.is_below_roofline} for each in predictions]
 
 
 def encoder_document(priced: Sequence[PricedCalls]) -> Document:
@@ -68,12 +101,14 @@ def encoder_document(priced: Sequence[PricedCalls]) -> Document:
         )
     total = ("total", "", sum(each.call.calls for each in priced), "", "", sum(each.total_us for each in priced))
     first = priced[0].predictions[0]
-    doubted = [each.call.operator for each in priced if any(p.range == "extrapolated" for p in each.predictions)]
+    doubted: dict[str, list[str]] = defaultdict(list)
+    for each in priced:
+        for note in dict.fromkeys(p.note or "" for p in each.predictions if p.is_extrapolated):
+            doubted[note].append(each.call.operator.removeprefix("guide."))
     blocks: list[Block] = [
         Table(columns("operator", "parameters", "calls", "forward_us", "backward_us", "total_us"), tuple(rows), total)
     ]
-    if doubted:
-        blocks.append(Sentence(f"Beyond what was measured: {', '.join(doubted)}.", "bad"))
+    blocks += [Sentence(ended(f"{', '.join(operators)}: {note}"), "bad") for note, operators in doubted.items()]
     blocks.append(
         Sentence(
             "A sum over operators, each forward and backward once: what compilation fuses, gaps between kernels, the "

@@ -34,7 +34,7 @@ from torchledger.reporting.remarks import remarks
 from torchledger.reporting.summary import Summary, summarize_ledger
 from torchledger.store import LedgerReader
 from torchledger.store.latest import latest, latest_measurements
-from torchledger.traces.verdict import describe_category
+from torchledger.traces.verdict import describe_category, time_words
 
 Progress = Callable[[int, int, str], None]
 
@@ -156,8 +156,8 @@ def sentences(
         return [first, alone]
     if breakdown is not None:
         return [
-            f"{format_us(breakdown.device_us)} of device time{on} in {breakdown.events:,} events, imported from "
-            f"{breakdown.source}."
+            f"{format_us(breakdown.device_us)} of {time_words(breakdown)}{on} in {breakdown.events:,} events, imported "
+            f"from {breakdown.source}."
         ]
     if not entries.details:
         return ["Nothing was compiled in this run, so the ledger holds no launches."]

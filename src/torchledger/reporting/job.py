@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from torchledger.nouns import CollectiveMatch, Job, RankSummary
+from torchledger.printable import ended
 from torchledger.reporting.columns import format_share, format_us
 from torchledger.reporting.document import Document, Facts, Section, Sentence, Table, columns
 from torchledger.reporting.plan import plan_as_plain
@@ -106,7 +107,7 @@ def job_document(job: Job, *, top: int = 10) -> Document:
     sentences = [Sentence(job.advice)] if job.advice else []
     sentences += [Sentence(f"{note[0].upper()}{note[1:]}.", "quiet") for note in job.notes if note]
     sentences += [
-        Sentence(f"{count} calls of collectives were not matched: {reason}.", "bad")
+        Sentence(f"{count} calls of collectives were not matched: {ended(reason)}", "bad")
         for reason, count in job.unmatched.items()
     ]
     sections = (

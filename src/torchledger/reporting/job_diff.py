@@ -46,7 +46,7 @@ def job_diff_document(diff: JobDiff, *, top: int = 10) -> Document:
 
 def _facts(diff: JobDiff) -> Facts:
     first, second = ([rank for rank in ranks if rank is not None] for ranks in _sides(diff))
-    rows = [("ranks", f"{len(first)} -> {len(second)}")]
+    rows = [("ranks", f"{len(first)} -> {len(second)}")] if first or second else []
     for name, quantity in (
         ("step", "plain_us"),
         ("under the profiler", "wall_us"),
@@ -61,7 +61,8 @@ def _facts(diff: JobDiff) -> Facts:
         share = f" ({'+' if other > one else ''}{format_share(other / one - 1)})" if one else ""
         rows.append((name, f"{form(one)} -> {form(other)}: {signed(other - one, form)}{share}"))
     counts = [sum(each.count for each in side) for side in _collective_sides(diff)]
-    rows.append(("collectives", " -> ".join(f"{count:g}" for count in counts)))
+    if first or second:
+        rows.append(("collectives", " -> ".join(f"{count:g}" for count in counts)))
     return Facts(tuple(rows))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from torchledger.memory.advice import Recomputation
 from torchledger.memory.live_set import MemoryTotals, rounded
 from torchledger.nouns import LiveStorage, StepCall
+from torchledger.printable import ended
 from torchledger.reporting.columns import format_bytes, format_share
 from torchledger.reporting.document import Block, Facts, Section, Sentence, Table, as_plain, columns
 
@@ -157,7 +158,7 @@ def _facts_section(totals: MemoryTotals, calls: Sequence[StepCall]) -> Section:
         ),
         ("total", totals.peak_allocated_bytes, 1.0 if totals.peak_allocated_bytes else None),
     )
-    notes = tuple(Sentence(f"{note}.", "quiet") for note in memory.notes)
+    notes = tuple(Sentence(ended(note), "quiet") for note in memory.notes)
     blocks: tuple[Block, ...] = (Facts(tuple(rows)), table, *notes)
     return Section("Memory at its peak", blocks)
 

@@ -78,7 +78,9 @@ def ledger_as_plain(reader: LedgerReader) -> dict[str, Any]:
 def overview_document(summary: Summary, *, top: int = 10, module_depth: int = 2, folder: str = "") -> Document:
     """The overview as a document: at most ``top`` rows a table (the others in one row, so that rows add to the total),
     modules folded to ``module_depth``, source paths relative to ``folder``."""
-    sections = [_verdict_section(summary), balance_section(summary.balance, top=top)]
+    sections = [_verdict_section(summary)]
+    if summary.graphs or not summary.run.is_imported:  # sums of nothing would balance
+        sections.append(balance_section(summary.balance, top=top))
     if summary.step is not None:
         sections += step_sections(summary.step, top=top, shorten=lambda source: shorten_source(source, folder))
         if summary.memory is not None:

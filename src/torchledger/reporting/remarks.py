@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from torchledger.nouns import BalanceSheet, Gap
-from torchledger.printable import sentence
+from torchledger.printable import ended, sentence
 from torchledger.reporting.columns import counted, format_bytes, format_si
 from torchledger.reporting.summary import CompilationFacts, GraphFacts, Summary
 from torchledger.stepping.totals import stale_graphs
@@ -57,7 +57,9 @@ def _run_remarks(summary: Summary) -> list[str]:
                 f"{', '.join(stale)}."
             )
     skipped = Counter(graph.cudagraph_skip_reason for graph in summary.graphs if graph.cudagraph_skip_reason)
-    found += [f"{counted(count, 'graph')} not recorded as CUDA graphs: {reason}." for reason, count in skipped.items()]
+    found += [
+        f"{counted(count, 'graph')} not recorded as CUDA graphs: {ended(reason)}" for reason, count in skipped.items()
+    ]
     return found
 
 
@@ -111,7 +113,8 @@ def _recompilation_remarks(graphs: Sequence[GraphFacts], compiled: Sequence[Comp
     sentence = f"{counted(len(recompiled), 'frame')} compiled more than once (up to {times:,} times)"
     again = [each for each in compiled if each.reason is not None]
     reasons = [
-        f"{each.function} ({each.source}) was compiled again as {each.compile_id}, as a guard failed: {each.reason}."
+        f"{each.function} ({each.source}) was compiled again as {each.compile_id}, as a guard failed: "
+        f"{ended(each.reason or '')}"
         for each in again[:_LISTED]
     ]
     if len(again) > _LISTED:

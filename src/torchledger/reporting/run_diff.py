@@ -10,7 +10,7 @@ from typing import Any
 from torchledger.comparing.limits import Quantity, Verdict
 from torchledger.nouns import EagerChange, LaunchGroup, ReadChange, RunDiff
 from torchledger.nouns.run_diff import SettingChange
-from torchledger.printable import one_line, shorten
+from torchledger.printable import ended, one_line, shorten
 from torchledger.reporting.columns import format_bytes, format_count, format_share, format_si, format_us, signed
 from torchledger.reporting.document import Block, Document, Facts, Section, Sentence, Table, as_plain, columns
 from torchledger.reporting.memory import CATEGORY_WORDS
@@ -200,27 +200,39 @@ def limits_document(
 ) -> Document:
     """The comparison in short, for a pull request: what fails, what was changed, the sums, the groups that changed."""
     diff = with_short_sources(diff, folder)
-    failed = [each for each in verdicts if not each.holds]
-    told = [_verdict_text(each) for each in failed]
-    head = [Sentence(f"Failed: {text}.", "bad") for text in told]
-    if verdicts and not failed:
-        held = "The limit holds." if len(verdicts) == 1 else f"All {len(verdicts)} limits hold."
-        head.append(Sentence(held, "good"))
+    told = [_verdict_sentence(each, (first, second)) for each in sorted(verdicts, key=lambda each: bool(each.holds))]
+    if any(each.holds is False for each in verdicts):
+        more = "What changed most is below; `torchledger diff` without a limit lists every change."
+        told.append(Sentence(more, "quiet"))
     rows = tuple((each.name, *_quantity_cells(each)) for each in known.values() if each.first is not None)
     table = Table(columns("quantity", "first_sum", "second_sum", "change_sum", "change_pct"), rows)
     sections = [
-        Section(f"From {one_line(first)} to {one_line(second)}", (*head, *setting_sentences(diff.settings), table)),
+        Section(f"From {one_line(first)} to {one_line(second)}", (*told, *setting_sentences(diff.settings), table)),
         Section("What changed most", tuple(_sentences(diff, top=top))),
     ]
     return Document(tuple(section for section in sections if section.blocks))
 
 
-def _verdict_text(verdict: Verdict) -> str:
-    quantity = verdict.quantity
+def _verdict_sentence(verdict: Verdict, names: tuple[str, str]) -> Sentence:
+    """What became of a limit: the figure of both runs, the limit, and of what is not known how to know it."""
+    quantity, limit = verdict.quantity, repr(one_line(verdict.limit.text))
     if verdict.holds is None:
-        return f"{verdict.limit.text}: {quantity.name} is not known of both runs"
+        runs = zip((quantity.first, quantity.second), names, strict=True)
+        unknown = " and ".join(dict.fromkeys(one_line(name) for known, name in runs if known is None))
+        return Sentence(
+            f"Failed: {quantity.name} is not known of {unknown}, so that {limit} cannot be answered. "
+            f"{_KNOWN_BY.get(quantity.name, _COUNTED_BY)}",
+            "bad",
+        )
     first, second, delta, share = _quantity_cells(quantity)
-    return f"{verdict.limit.text}: {first} -> {second} ({delta}{f', {share}' if share else ''})"
+    figure = f"{quantity.name} {first} -> {second} ({delta}{f', {share}' if share else ''})"
+    if verdict.holds:
+        return Sentence(f"Passed: {figure}; the limit {limit} allows it.", "good")
+    return Sentence(f"Failed: {figure}; the limit {limit} does not allow it.", "bad")
+
+
+_KNOWN_BY = {"time": "`torchledger run --profile SCRIPT` times a step."}
+_COUNTED_BY = "`torchledger show FILE` names the launches for which it was not counted."
 
 
 def _quantity_cells(quantity: Quantity) -> tuple[str, str, str, str]:
@@ -236,13 +248,15 @@ def _eager_table(diff: RunDiff, *, top: int) -> tuple[Block, ...]:
     if not diff.eager:
         return ()
     shown = diff.eager if len(diff.eager) <= top + 1 else diff.eager[:top]
-    rest = diff.eager[len(shown) :]
-    rows = [(change.kind, change.name, eager_source(change), *_eager_cells([change])) for change in shown]
+    rest, is_timed = diff.eager[len(shown) :], diff.basis == "time"
+    rows = [
+        (change.kind, change.name, eager_source(change), *_eager_cells([change], is_timed=is_timed)) for change in shown
+    ]
     if rest:
-        rows.append(("", f"({len(rest):,} others)", "", *_eager_cells(rest)))
+        rows.append(("", f"({len(rest):,} others)", "", *_eager_cells(rest, is_timed=is_timed)))
     counts, times = ("first_calls", "second_calls"), ("first_us", "second_us", "delta_us")
     keys = ("change", "step_call", "source", *counts, *times, "delta_bytes", "delta_flops")
-    total = ("total", "", "", *_eager_cells(diff.eager))
+    total = ("total", "", "", *_eager_cells(diff.eager, is_timed=is_timed))
     return (Table(columns(*keys), tuple(rows), total, optional=("delta_flops", "delta_bytes")),)
 
 
@@ -252,10 +266,10 @@ def eager_source(change: EagerChange) -> str:
     return first or second if not first or not second or first == second else f"{first} -> {second}"
 
 
-def _eager_cells(changes: Sequence[EagerChange]) -> tuple[Any, ...]:
-    """Of several changes, times that nothing was seen of count as none: those calls launched nothing."""
+def _eager_cells(changes: Sequence[EagerChange], *, is_timed: bool) -> tuple[Any, ...]:
+    """Of several changes of timed runs, times that nothing was seen of count as none: those calls launched nothing."""
     times = [[change.first.time_ns, change.second.time_ns, change.delta_ns] for change in changes]
-    if len(changes) > 1:
+    if len(changes) > 1 and is_timed:
         times = [[time or 0 for time in row] for row in times]
     one, other, delta = (list(column) for column in zip(*times, strict=True))
     return (
@@ -426,4 +440,4 @@ def _remainder(diff: RunDiff) -> list[Block]:
     unknown = sum(group.delta_bytes is None for group in diff.groups)
     if unknown:
         blocks.append(Sentence(f"Minimum traffic is not known for {_groups(unknown)} of launches.", "quiet"))
-    return blocks + [Sentence(f"{note}.", "quiet") for note in diff.notes]
+    return blocks + [Sentence(ended(note), "quiet") for note in diff.notes]

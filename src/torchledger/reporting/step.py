@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torchledger.nouns import Phase, Step, StepCall, StepFoundBy
+from torchledger.printable import ended
 from torchledger.reporting.columns import (
     UNTIMED,
     counted,
@@ -224,7 +225,7 @@ def _facts_section(totals: StepTotals) -> Section:
         tensors, elements = (sum(getattr(each, field) for each in alike) for field in ("tensors", "elements"))
         said = name if len(alike) == 1 else f"{name} x{len(alike)}"
         rows.append(("optimizer", f"{said}: {counted(tensors, 'tensor')}, {format_si(elements)} elements"))
-    sentences = tuple(Sentence(note if note.endswith(".") else f"{note}.", "quiet") for note in step.notes)
+    sentences = tuple(Sentence(ended(note), "quiet") for note in step.notes)
     return Section("One step", (Facts(tuple(rows)), *sentences))
 
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchledger.nouns import Breakdown, TimeRow
+from torchledger.printable import ended
 from torchledger.reporting.ceilings import above_ceilings
 from torchledger.reporting.columns import counted, format_count, format_share, format_us
 from torchledger.reporting.document import Block, Document, Facts, Section, Sentence, Table, as_plain, columns
-from torchledger.traces.verdict import ADVICE
+from torchledger.traces.verdict import ADVICE, time_words
 
 _TIME_COLUMNS = ("calls", "total_us", "time_share", "median_us")
 _WORK_COLUMNS = ("flops", "achieved_tflops_per_s", "bytes_moved", "achieved_gb_per_s", "roofline_fraction", "quality")
@@ -66,13 +67,9 @@ def _facts(breakdown: Breakdown) -> list[tuple[str, str]]:
     if breakdown.rank is not None:
         rows.append(("rank", str(breakdown.rank)))
     kinds = [("kernels", breakdown.kernel_us), ("copies", breakdown.copy_us), ("fills", breakdown.fill_us)]
-    parts = [f"{name} {format_us(time)}" for name, time in kinds if time]
-    rows.append(
-        (
-            "device time",
-            f"{format_us(breakdown.device_us)} in {format_count(breakdown.events)} events: " + ", ".join(parts),
-        )
-    )
+    parts = ", ".join(f"{name} {format_us(time)}" for name, time in kinds if time)
+    of = "calls of operators" if breakdown.is_of_operators else f"events: {parts}"
+    rows.append((time_words(breakdown), f"{format_us(breakdown.device_us)} in {format_count(breakdown.events)} {of}"))
     share = breakdown.busy_share
     busy = (
         "" if share is None else f", {format_share(share)} of {format_us(breakdown.wall_us)} from first to last event"
@@ -95,7 +92,8 @@ def _facts(breakdown: Breakdown) -> list[tuple[str, str]]:
         rows.append(("launching", text))
     if breakdown.kernel_us:
         known = breakdown.known_kernel_us / breakdown.kernel_us
-        rows.append(("known", f"{format_share(known)} of kernel time has FLOPs or bytes"))
+        of = "the operators' time" if breakdown.is_of_operators else "kernel time"
+        rows.append(("known", f"{format_share(known)} of {of} has FLOPs or bytes"))
     return rows
 
 
@@ -144,7 +142,7 @@ def _sum_cells(rows: Sequence[TimeRow]) -> tuple[Any, ...]:
 
 def _kernel_section(breakdown: Breakdown, *, top: int) -> Section:
     rows = breakdown.kernels
-    if not rows:
+    if not rows or breakdown.is_of_operators:  # whose table by operator has all of them
         return Section("Time by kernel", ())
     shown, rest = (rows, ()) if len(rows) <= top + 1 else (rows[:top], rows[top:])
     cells: list[tuple[Any, ...]] = [
@@ -203,16 +201,16 @@ def _idle_section(breakdown: Breakdown, *, top: int) -> Section:
 
 
 def _unknown_section(breakdown: Breakdown, *, top: int) -> Section:
-    lines = [Sentence(f"{problem}.", "bad") for problem in breakdown.problems]
+    lines = [Sentence(ended(problem), "bad") for problem in breakdown.problems]
     lines += [
-        Sentence(f"{format_us(time)} without FLOPs or bytes: {reason}.", "quiet")
+        Sentence(f"{format_us(time)} without FLOPs or bytes: {ended(reason)}", "quiet")
         for reason, time in list(breakdown.unknown_us.items())[:top]
     ]
     if len(breakdown.unknown_us) > top:
         lines.append(
             Sentence(f"{counted(len(breakdown.unknown_us) - top, 'further reason')}; --json has all.", "quiet")
         )
-    lines += [Sentence(f"{note}.", "quiet") for note in breakdown.notes]
+    lines += [Sentence(ended(note), "quiet") for note in breakdown.notes]
     if not _has_roofline(breakdown):
         lines.append(
             Sentence(

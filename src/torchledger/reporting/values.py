@@ -103,6 +103,25 @@ def values_as_plain(summary: ValuesSummary) -> dict[str, Any]:
     }
 
 
+def why_empty(summary: ValuesSummary) -> str | None:
+    """Why a ledger holds nothing of values, and what to do; ``None`` where it does, or its notes say it."""
+    if summary.graphs or summary.n_stats:
+        return None
+    if summary.is_unfinished:
+        return (
+            "The program was killed, or crashed, before any values were kept: `torchledger values --level names "
+            "SCRIPT` names the launch that it ended in."
+        )
+    if not summary.was_watched:
+        return "No values were watched in this run: record some with `torchledger values SCRIPT`."
+    if "predicate failed" in summary.lack:
+        return None
+    return (
+        "No compiled graph was called in this run, so there were no launches to look at. Is `torch.compile` called, "
+        "and what it returns?"
+    )
+
+
 def values_document(summary: ValuesSummary, *, top: int) -> Document:
     """The summary as a report; ``top`` rows per list."""
     sections = [_watched_section(summary)]
@@ -111,17 +130,8 @@ def values_document(summary: ValuesSummary, *, top: int) -> Document:
     if summary.comparisons:
         sections += _comparison_sections(summary, top=top)
     remarks = [Sentence(one_line(sentence(note))) for note in summary.notes]
-    if not summary.graphs and not summary.n_stats and summary.is_unfinished:
-        remarks.append(
-            Sentence(
-                "The program was killed, or crashed, before any values were kept: `torchledger values --level names "
-                "SCRIPT` names the launch that it ended in."
-            )
-        )
-    elif not summary.graphs and not summary.n_stats and not summary.was_watched:
-        remarks.append(Sentence("No values were watched in this run: record some with `torchledger values SCRIPT`."))
-    elif not summary.graphs and not summary.n_stats and "predicate failed" not in summary.lack:
-        remarks.insert(0, Sentence("No compiled graph was called in this run, so there were no launches to look at."))
+    if (reason := why_empty(summary)) is not None:
+        remarks.insert(0, Sentence(reason))
     if summary.first_bad is not None and summary.first_bad.subject in summary.launches:
         remarks.append(
             Sentence(f"The bad kernel's story: torchledger show {summary.file} '{summary.first_bad.subject}'.")

@@ -46,11 +46,8 @@ def hold(path: Path) -> Hold:
     return Hold(descriptor)
 
 
-def remove_unheld(path: Path) -> None:
-    """Remove a file that nobody holds.
-
-    Raises ``StoreError`` if a run still writes it, or it cannot be removed.
-    """
+def check_unheld(path: Path) -> None:
+    """Raise ``StoreError`` if a run still writes a file, or it cannot be opened."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -64,11 +61,21 @@ def remove_unheld(path: Path) -> None:
             log.debug("whether %s is held is not known: %s", path, error)
         finally:
             os.close(descriptor)
+    except OSError as error:
+        raise _irreplaceable(path, error) from error
+
+
+def remove_unheld(path: Path) -> None:
+    """Remove a file that nobody holds. Raises ``StoreError`` as ``check_unheld``, and if it cannot be removed."""
+    check_unheld(path)
+    try:
         path.unlink()
     except OSError as error:
-        raise StoreError(
-            f"cannot replace {path}: {error.strerror}. Name a file in a folder that can be written."
-        ) from error
+        raise _irreplaceable(path, error) from error
+
+
+def _irreplaceable(path: Path, error: OSError) -> StoreError:
+    return StoreError(f"cannot replace {path}: {error.strerror}. Name a file in a folder that can be written.")
 
 
 def _let_go() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from os import PathLike
 from pathlib import Path
 
@@ -107,8 +108,42 @@ def begin_path(folder: Path) -> Path:
     return folder / _BEGIN
 
 
+@contextlib.contextmanager
+def job_in_place(folder: Path, *, force: bool) -> Iterator[Path]:
+    """Where to make a job that takes the place of ``folder`` when all is done: what fails leaves what was there.
+
+    Raises ``StoreError`` as ``empty_job``, before anything is made, and if it cannot be written.
+    """
+    _check_job(folder, force=force)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        beside = tempfile.TemporaryDirectory(prefix=".torchledger-", dir=folder.parent)
+    except OSError as error:
+        raise StoreError(f"cannot make {folder}: {error.strerror}. Choose another name with -o.") from error
+    with beside:
+        made = Path(beside.name) / folder.name
+        yield made
+        empty_job(folder, force=force)
+        try:
+            folder.mkdir(exist_ok=True)
+            for path in made.iterdir():
+                path.replace(folder / path.name)
+        except OSError as error:
+            raise StoreError(f"cannot write into {folder}: {error.strerror}. Choose another name with -o.") from error
+
+
 def empty_job(folder: Path, *, force: bool) -> None:
     """Take a former job's files out of the way. Raises ``StoreError`` if there is one (without ``force``)."""
+    _check_job(folder, force=force)
+    if not folder.exists():
+        return
+    for path in folder.iterdir():
+        if path.name == HEAD or _OURS.match(path.name):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def _check_job(folder: Path, *, force: bool) -> None:
     if not folder.exists():
         return
     if folder.is_dir() and not any(folder.iterdir()):
@@ -117,10 +152,6 @@ def empty_job(folder: Path, *, force: bool) -> None:
         raise StoreError(f"{folder} exists. Choose another name, or pass --force to replace it.")
     if not folder.is_dir() or not any(path.name == HEAD or _OURS.match(path.name) for path in folder.iterdir()):
         raise StoreError(f"{folder} is no job, and is not replaced. Choose another name with -o.")
-    for path in folder.iterdir():
-        if path.name == HEAD or _OURS.match(path.name):
-            with contextlib.suppress(OSError):
-                path.unlink()
 
 
 def end_meeting(folder: Path) -> None:

@@ -11,6 +11,7 @@ import functools
 import logging
 import os
 import sqlite3
+import tempfile
 import threading
 import types
 import typing
@@ -21,9 +22,10 @@ from typing import Any, Literal, Self, TypeVar
 
 from torchledger.errors import StoreError
 from torchledger.nouns import Gap, Run
+from torchledger.printable import ended
 from torchledger.store.bounded import bounded_rows, distrust
 from torchledger.store.codec import FieldError, convert, decode, encode
-from torchledger.store.hold import hold, remove_unheld
+from torchledger.store.hold import check_unheld, hold, remove_unheld
 from torchledger.store.job import one_ledger
 from torchledger.store.other_files import what_it_is
 from torchledger.store.output import check_output
@@ -77,6 +79,52 @@ def _add_tables(connection: sqlite3.Connection, present: Collection[str]) -> Non
             connection.execute(statement)
 
 
+@contextlib.contextmanager
+def ledger_in_place(path: Path, *, force: bool) -> Iterator[Path]:
+    """Where to make a ledger that takes the place of ``path`` when all is done: what fails leaves what was there.
+
+    Raises ``StoreError`` as ``LedgerWriter``, before anything is made and again before the place is taken.
+    """
+    _check_place(path, force=force)
+    try:
+        folder = tempfile.TemporaryDirectory(prefix=".torchledger-", dir=path.parent)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    with folder:
+        made = Path(folder.name) / path.name
+        yield made
+        _check_place(path, force=force)
+        try:
+            made.replace(path)
+        except OSError as error:
+            raise _unwritable(path, error) from error
+
+
+def _check_place(path: Path, *, force: bool) -> None:
+    check_output(path, force=force)
+    if path.exists():
+        if path.stat().st_size:  # an empty file keeps a place, and holds nothing to lose
+            _check_readable(path)
+        check_unheld(path)
+
+
+def _check_readable(path: Path) -> None:
+    """What cannot be read may be somebody's, and is not replaced even when asked to."""
+    advice = "It is not replaced: choose another name, or remove it."
+    if not is_ledger(path):
+        raise StoreError(f"{path} is not a ledger. {advice}")
+    try:
+        open_ledger(path).close()
+    except StoreError as error:
+        raise StoreError(f"{error} {advice}") from error
+
+
+def _unwritable(path: Path, error: Exception) -> StoreError:
+    return StoreError(
+        f"cannot write {path}: {ended(str(error))} Check that the folder exists, is writable and has room."
+    )
+
+
 class LedgerWriter:
     """Writes records into a new ledger, or appends to an existing one (``append=True``).
 
@@ -93,10 +141,8 @@ class LedgerWriter:
         if append:
             open_ledger(self.path).close()
         else:
-            check_output(self.path, force=force)
+            _check_place(self.path, force=force)
             if self.path.exists():
-                if self.path.stat().st_size:  # an empty file keeps a place, and holds nothing to lose
-                    open_ledger(self.path).close()
                 remove_unheld(self.path)
         try:
             if not append:
@@ -105,9 +151,7 @@ class LedgerWriter:
             if append:
                 _add_tables(self._connection, _table_names(self._connection))
         except (sqlite3.Error, OSError) as error:
-            raise StoreError(
-                f"cannot write {self.path}: {error}. Check that the folder exists, is writable and has room."
-            ) from error
+            raise _unwritable(self.path, error) from error
         self._hold = hold(self.path)
 
     def add(self, *records: Any, replace: bool = False) -> None:
@@ -136,7 +180,7 @@ class LedgerWriter:
                         )
             except sqlite3.Error as error:
                 raise StoreError(
-                    f"cannot write to {self.path}: {error}. What was written before is whole and readable."
+                    f"cannot write to {self.path}: {ended(str(error))} What was written before is whole and readable."
                 ) from error
 
     def close(self) -> None:
@@ -273,15 +317,15 @@ def open_ledger(path: str | os.PathLike[str]) -> LedgerReader:
     except (sqlite3.Error, UnicodeError) as error:
         if _is_locked(error):
             raise StoreError(_LOCKED.format(path)) from error
-        known = what_it_is(path)
-        raise StoreError(
-            f"{path} is not a ledger, {f'but {known}' if known else f'or is cut off ({error})'}."
-        ) from error
+        if is_ledger(path):
+            raise StoreError(
+                f"{path} is cut off, or damaged ({error}). Record it again, or recover what is whole with "
+                "`sqlite3 .recover`."
+            ) from error
+        raise _no_ledger(path) from error
     if application_id != APPLICATION_ID:
         connection.close()
-        known = what_it_is(path)
-        what = f", but {known}" if known else ". Record one with `torchledger run -o FILE SCRIPT`"
-        raise StoreError(f"{path} is not a ledger{what}.")
+        raise _no_ledger(path)
     if not OLDEST_READABLE_VERSION <= version <= SCHEMA_VERSION:
         connection.close()
         raise StoreError(
@@ -289,6 +333,13 @@ def open_ledger(path: str | os.PathLike[str]) -> LedgerReader:
             "Upgrade torchledger to read it."
         )
     return LedgerReader(path, connection)
+
+
+def _no_ledger(path: Path) -> StoreError:
+    if (known := what_it_is(path)) is not None:
+        return StoreError(f"{path} is not a ledger, but {known}.")
+    what = "is empty, and no ledger" if not path.stat().st_size else "is not a ledger"
+    return StoreError(f"{path} {what}. Record one with `torchledger run -o FILE SCRIPT`.")
 
 
 def _is_locked(error: Exception) -> bool:

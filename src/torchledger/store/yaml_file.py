@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from torchledger.errors import UsageError
+from torchledger.printable import ended
 
 Model = TypeVar("Model")
 
@@ -72,7 +73,7 @@ def read_yaml(path: Path, *, is_list: bool = False) -> YamlFile:
             _refuse_large(path, node)
         content = None if node is None else loader.construct_document(node)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise YamlError(f"{path} cannot be read: {error}.") from error
+        raise YamlError(f"{path} cannot be read: {ended(str(error))}") from error
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise YamlError(f"{path}:{line}: {error.problem or error.context}") from error

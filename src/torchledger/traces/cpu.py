@@ -96,6 +96,7 @@ def cpu_breakdown(trace: Trace, events: list[DeviceEvent]) -> Breakdown:
         is_partial=trace.is_truncated or any(problem.leaves_out for problem in problems),
         problems=tuple(problem.text for problem in problems),
         notes=tuple(notes),
+        is_of_operators=True,
     )
     return replace(result, verdict=verdict(result))
 

@@ -52,6 +52,15 @@ def verdict(breakdown: Breakdown, *, plain_us: float | None = None) -> tuple[str
     return tuple(sentences)
 
 
+def time_words(breakdown: Breakdown) -> str:
+    """What the events' time is called: of a CPU it is no device's."""
+    return "CPU time" if breakdown.is_on_cpu else "device time"
+
+
+def _is_idle(breakdown: Breakdown) -> str:
+    return "no operator runs" if breakdown.is_on_cpu else "the device is idle"
+
+
 def describe_category(name: str) -> str:
     """A category of kernels in plain words.
 
@@ -63,12 +72,17 @@ def describe_category(name: str) -> str:
 
 def _what_dominates(breakdown: Breakdown) -> str:
     leading = [row for row in breakdown.categories if row.share >= 0.1][:3] or list(breakdown.categories[:1])
-    parts = [f"{row.share:.0%} is {describe_category(row.name)}" for row in leading]
-    text = f"Of {_time(breakdown.device_us)} device time {_join(parts)}"
+    parts = [f"{row.share:.0%} is {_described(breakdown, row.name)}" for row in leading]
+    text = f"Of {_time(breakdown.device_us)} {time_words(breakdown)} {_join(parts)}"
     top = breakdown.kernels[0] if breakdown.kernels else None
     if top is not None and top.share >= 0.05:
         text += f"; the most of it, {top.share:.0%}, goes to {_short(top)} in {_calls(top.calls)}"
     return text + "."
+
+
+def _described(breakdown: Breakdown, category: str) -> str:
+    described = describe_category(category)
+    return described.replace("kernels", "operators") if breakdown.is_of_operators else described
 
 
 _REASONS = {
@@ -84,7 +98,9 @@ def _idle(breakdown: Breakdown, plain_us: float | None) -> str | None:
         return _idle_of_plain_step(breakdown, plain_us, plain_us - breakdown.busy_us / breakdown.steps)
     if breakdown.busy_share is None or breakdown.idle_us < _IDLE_WORTH_SAYING * breakdown.wall_us:
         return None
-    text = f"The device is idle for {1 - breakdown.busy_share:.0%} of {_time(breakdown.wall_us)}"
+    text = f"{_is_idle(breakdown).capitalize()} for {1 - breakdown.busy_share:.0%} of {_time(breakdown.wall_us)}"
+    if breakdown.is_of_operators:
+        return text + "."  # which is all that is known of it
     causes = [(cause, time) for cause, time in breakdown.idle_causes.items() if cause != UNKNOWN]
     if not causes:
         return text + "."
@@ -101,7 +117,7 @@ def _idle(breakdown: Breakdown, plain_us: float | None) -> str | None:
 def _idle_of_plain_step(breakdown: Breakdown, plain_us: float, idle_us: float) -> str | None:
     if idle_us < _IDLE_WORTH_SAYING * plain_us:
         return None
-    text = f"Without the profiler the device is idle for {idle_us / plain_us:.0%} of a {_time(plain_us)} step"
+    text = f"Without the profiler {_is_idle(breakdown)} for {idle_us / plain_us:.0%} of a {_time(plain_us)} step"
     causes = [cause for cause in breakdown.idle_causes if cause != UNKNOWN]
     return f"{text}; in most of the idle time under it {_REASONS.get(causes[0], causes[0])}." if causes else f"{text}."
 
@@ -131,7 +147,7 @@ def _advice(breakdown: Breakdown, plain_us: float | None) -> str | None:
         return f"{ADVICE} synchronization: {_time(waits)} of {_time(whole)} follows waits of the host."
     if breakdown.copy_us > _LARGE * breakdown.device_us:
         share = breakdown.copy_us / breakdown.device_us
-        return f"{ADVICE} copies: {_time(breakdown.copy_us)}, {share:.0%} of device time."
+        return f"{ADVICE} copies: {_time(breakdown.copy_us)}, {share:.0%} of {time_words(breakdown)}."
     eager = sum(
         row.total_us
         for row in kernels
@@ -141,7 +157,8 @@ def _advice(breakdown: Breakdown, plain_us: float | None) -> str | None:
     if eager > _LARGE * breakdown.device_us:
         return (
             f"{ADVICE} fusion: {_time(eager)} ({eager / breakdown.device_us:.0%}) are unfused elementwise, "
-            "reduction and copy kernels; torch.compile would merge many of them."
+            f"reduction and copy {'operators' if breakdown.is_of_operators else 'kernels'}; torch.compile would merge "
+            "many of them."
         )
     if not kernels:
         return None

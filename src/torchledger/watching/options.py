@@ -13,6 +13,7 @@ from typing import Any, Literal
 from torchledger.claims import claim
 from torchledger.errors import UsageError
 from torchledger.nouns import Launch
+from torchledger.printable import ended
 from torchledger.work.graph_names import direction_of
 
 Level = Literal["off", "save", "stats", "names"]
@@ -162,7 +163,7 @@ def load_predicate(options: ValueOptions) -> Callable[[Any], Any] | None:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise UsageError(
-            f"the predicate {options.find} cannot be loaded: {error}. Name it as module:function."
+            f"the predicate {options.find} cannot be loaded: {ended(str(error))} Name it as module:function."
         ) from error
     if not callable(found):
         raise UsageError(f"{options.find} is no function.")

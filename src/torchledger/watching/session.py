@@ -32,6 +32,7 @@ from torchledger.nouns import (
     WatchedGraph,
 )
 from torchledger.nouns.value_stats import expand
+from torchledger.printable import ended
 from torchledger.signals import let_through
 from torchledger.watching.findings import find_bad, first_created
 from torchledger.watching.last_launch import LastLaunch
@@ -176,7 +177,7 @@ class Watch(Watcher):
                 self._capture.note(f"{self.n_findings_left_out:,} more findings were counted and not kept")
             if self._folder is not None and self._folder.n_left_out:
                 self._capture.note(
-                    f"{self._folder.n_left_out:,} launches were not saved: {self._folder.reason}. The "
+                    f"{self._folder.n_left_out:,} launches were not saved: {ended(str(self._folder.reason))} The "
                     f"{self._folder.n_files:,} files in {self._folder.folder} are whole"
                 )
                 self._capture.note_values("not saved")

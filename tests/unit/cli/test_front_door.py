@@ -98,6 +98,20 @@ def test_a_word_that_is_no_command_is_answered_with_what_was_meant(typed: str, s
     assert answer.exit_code == 2 and said in answer.output
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "--inputs-gb", "-1", "train.py"),
+        ("values", "--budget-gb", "-1", "train.py"),
+        ("values", "--tolerance", "-1", "train.py"),
+        ("diff", "--values", "--tolerance", "-1", "a.ledger", "b.ledger"),
+    ],
+)
+def test_amounts_below_zero_are_refused_before_anything_runs(words: tuple[str, ...]) -> None:
+    answer = CliRunner().invoke(cli, words)
+    assert answer.exit_code == 2 and "is not in the range x>=0" in answer.output
+
+
 @pytest.mark.parametrize("command", ["run", "values"])
 def test_a_module_that_does_not_exist_leaves_no_ledger(command: str, tmp_path: Path) -> None:
     output = tmp_path / "a.ledger"

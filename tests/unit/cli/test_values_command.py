@@ -9,8 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from command_line import run_cli
+from factories import make_graph, make_run
 from synthetic import write_ledger
 from torchledger.cli import cli
+from torchledger.store import LedgerWriter
 
 SCRIPT = """
 import torch
@@ -107,3 +109,14 @@ def test_a_ledger_that_is_shown_takes_no_arguments_of_a_script(tmp_path: Path) -
     said = CliRunner().invoke(cli, ["values", str(path), "--json"])
     assert said.exit_code != 0
     assert f"Options come before it: torchledger values --json {path}" in str(said.exception) + said.output
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_ledger_without_values_ends_with_exit_code_1_and_says_how_to_record_some(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    with LedgerWriter(tmp_path / "a.ledger") as writer:
+        writer.add(make_run(status="finished"), make_graph())
+    said = run_cli(tmp_path, "values", *options, "a.ledger")
+    assert said.returncode == 1 and not said.stdout
+    assert said.stderr.startswith("torchledger: a.ledger holds no values. No values were watched in this run: record")

@@ -62,20 +62,47 @@ def test_what_is_no_limit_is_refused_with_an_example(text: str) -> None:
         parse_limit(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Launches > 0", "no quantity 'Launches'. Did you mean launches?"),
+        ("speed > +1", "no quantity 'speed'. There are launches, bytes"),
+        ("> +1", "it names no quantity"),
+        ("launches == 0", "behind launches comes >, >=, < or <=, not '=='"),
+        ("launches", "behind launches comes >, >=, < or <=. "),
+        ("launches > ", "a change is missing behind >"),
+        ("time > +3us", "'+3us' is no change: a number of us, without its unit, or of percent with %"),
+        ("launches > +0; bytes > +1%", "'+0; bytes > +1%' is no change"),
+    ],
+)
+def test_what_is_wrong_with_a_limit_is_named(text: str, said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        parse_limit(text)
+    assert said in str(refused.value)
+
+
+def test_a_large_limit_may_be_written_with_an_exponent() -> None:
+    assert parse_limit("bytes > +1e6").value == 1e6
+
+
 def test_a_broken_limit_ends_the_command_with_three_and_an_unbroken_one_with_zero(ledgers: tuple[str, str]) -> None:
     broken = _diff(ledgers, "--fail-if", "launches > +0", "--fail-if", "bytes > +50%")
     assert broken.exit_code == 3
-    assert "Failed: launches > +0: 60 -> 66 (+6, +10.00 %)." in broken.stdout
-    assert "bytes > +50%" not in broken.stdout
+    said = " ".join(broken.stdout.split())
+    assert "Failed: launches 60 -> 66 (+6, +10.00 %); the limit 'launches > +0' does not allow it." in said
+    assert "`torchledger diff` without a limit lists every change" in said
+    assert said.index("Failed: ") < said.index("Passed: bytes ") < said.index("the limit 'bytes > +50%' allows it.")
     assert _diff(ledgers, "--fail-if", "launches > +6").exit_code == 0
     same = _diff((ledgers[0], ledgers[0]), "--fail-if", "launches > +0", "--fail-if", "predicted > +3%")
-    assert (same.exit_code, "All 2 limits hold." in same.stdout) == (0, True)
+    assert (same.exit_code, same.stdout.count("Passed: "), "Failed" in same.stdout) == (0, 2, False)
 
 
 def test_a_limit_on_what_is_not_known_does_not_pass(ledgers: tuple[str, str]) -> None:
     untimed = _diff(ledgers, "--fail-if", "time > +3%")
     assert untimed.exit_code == 3
-    assert "time > +3%: time is not known of both runs" in untimed.stdout
+    said = " ".join(untimed.stdout.split())
+    assert f"Failed: time is not known of {ledgers[0]} and {ledgers[1]}, so that 'time > +3%'" in said
+    assert "`torchledger run --profile SCRIPT` times a step" in said
 
 
 def test_a_limit_that_cannot_be_read_ends_the_command_with_two(ledgers: tuple[str, str]) -> None:

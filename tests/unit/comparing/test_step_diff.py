@@ -100,6 +100,22 @@ def test_a_loop_over_layers_and_the_same_layers_in_one_graph_differ_by_their_tim
     assert diff_runs(whole, looped).delta_ns == 144_000
 
 
+def test_steps_that_were_planned_have_no_times_to_compare_and_these_are_not_zero() -> None:
+    def planned(name: str) -> RecordedRun:
+        step = make_step(plain_us=(), graph_calls={"forward_0": 2})
+        calls = [make_step_call(order=order, name=f"aten::op_{order}", samples_us=()) for order in range(2)]
+        graph = make_step_call(order=2, kind="graph", name="forward_0", samples_us=())
+        found = total_step(step, [*calls, graph], {})
+        return RecordedRun(name, layers(1), [make_graph(name="forward_0")], [], step=found, run=make_run())
+
+    diff = diff_runs(planned("a.ledger"), planned("b.ledger"))
+    assert (diff.basis, diff.first_ns, diff.second_ns) == ("bytes", None, None)
+    text = " ".join(text_of(diff).split())
+    assert "no times in a.ledger and b.ledger: minimum bytes and FLOPs are compared instead" in text
+    assert "both are plans, whose prices `--fail-if 'predicted > +0'` compares" in text
+    assert "0.00 us" not in text and "total 2 2 ? ? ?" in text
+
+
 def test_eager_calls_are_grouped_by_name_and_line_and_explain_the_step() -> None:
     def loss(us: float, line: int) -> StepCall:
         return make_step_call(name="aten::nll_loss", samples_us=(us,), sources=(f"train.py:{line}",), kernels=1)

@@ -61,5 +61,5 @@ def test_every_data_sheet_says_where_it_is_from_and_is_complete() -> None:
 )
 def test_a_figure_that_no_device_has_is_refused(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "card.yml").write_text(f"{{{text}}}")
-    with pytest.raises(PredictError, match=f"card.yml is no data sheet .*{said}"):
+    with pytest.raises(PredictError, match=f"card.yml is no data sheet: .*{said}"):
         read_data_sheets(tmp_path / "card.yml")

@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from factories import make_collective, make_run, make_step
 from job_factories import write_job
 from torchledger.answers import check_ranks, diff_jobs
 from torchledger.cli import cli
 from torchledger.errors import StoreError
-from torchledger.nouns import ValueStats
+from torchledger.nouns import DryRun, ValueStats
 from torchledger.nouns.job_diff import JobDiff
+from torchledger.reporting.job_diff import job_diff_document
+from torchledger.reporting.terminal import render
 from torchledger.store import LedgerWriter
 from torchledger.store.job import ledgers_of_job
 
@@ -119,3 +122,12 @@ def test_where_one_rank_stands_for_a_job_it_is_said_which(
 def test_what_is_no_job_is_refused_by_name(folders: tuple[Path, Path], tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="not a job"):
         diff_jobs(folders[0], tmp_path / "nothing")
+
+
+def test_a_planned_job_has_no_ranks_that_were_measured_and_says_so(tmp_path: Path) -> None:
+    with LedgerWriter(tmp_path / "rank0.ledger") as writer:
+        writer.add(make_run(world_size=8), make_step(plain_us=()), DryRun("NVIDIA H200"), make_collective())
+    diff = diff_jobs(tmp_path, tmp_path)
+    assert diff.notes[0].startswith(f"nothing of {tmp_path} was measured, as it is a plan")
+    text = render(job_diff_document(diff))
+    assert "as it is a plan" in " ".join(text.split()) and "0 -> 0" not in text

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from synthetic import write_ledger
 from torchledger.errors import PlanError, TorchledgerError, UsageError
 from torchledger.nouns import Device, WorldSpec
 from torchledger.planning.dry_run import run_without_device, script_program
+from torchledger.planning.plan import plan_program
 
 GPU = Device(name="a made-up device", kind="cuda", compute_capability=(9, 0), num_multiprocessors=78)
 SPAWNS = """
@@ -51,6 +53,7 @@ def plan(text: str, folder: Path, *arguments: str, world: WorldSpec | None = Non
         ),
         ("import ctypes\nctypes.CDLL('libmine.so.9')", PlanError, r"extension for CUDA at .*:2 \(`ctypes.CDLL"),
         ("raise ValueError('bad rate')", PlanError, r"train.py:1: ValueError: bad rate. If that comes of a value"),
+        ("raise ValueError('no rate!')", PlanError, r"train.py:1: ValueError: no rate! If that comes of a value"),
         (
             "try:\n    {}['width']\nexcept KeyError as error:\n    raise RuntimeError('stage 0 failed:') from error",
             PlanError,
@@ -105,3 +108,18 @@ def test_processes_that_are_no_ranks_are_started(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="no step"):
         plan(script, tmp_path)
     assert (tmp_path / "done").exists()
+
+
+@pytest.mark.parametrize("text", ["raise ValueError('bad rate')", "import torch\ntorch.zeros(2, device='cuda').sum()"])
+def test_a_plan_that_fails_leaves_no_ledger_and_replaces_none(text: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(text)
+    earlier = write_ledger(tmp_path / "earlier.ledger", launches=1).read_bytes()
+    for name, is_replaced in (("new", False), ("earlier", True)):
+        with pytest.raises(PlanError):
+            plan_program(
+                script_program(str(tmp_path / "train.py"), ()),
+                output=tmp_path / f"{name}.ledger",
+                force=is_replaced,
+            )
+    assert (tmp_path / "earlier.ledger").read_bytes() == earlier
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["earlier.ledger", "train.py"]

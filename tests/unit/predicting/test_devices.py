@@ -75,6 +75,20 @@ def test_a_data_sheet_that_lacks_a_figure_is_refused_with_its_name(tmp_path: Pat
         find_model(file)
 
 
+@pytest.mark.parametrize(("asked", "device"), [("RTX 4090", "GeForce RTX 4090"), ("5090", "GeForce RTX 5090")])
+def test_a_device_is_found_by_words_that_no_other_has(asked: str, device: str) -> None:
+    assert find_model(asked).device == device
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [("X", "no device is called"), ("100", "no device is called"), ("80GB", "any of A100.*, H100"), ("", "no device")],
+)
+def test_letters_inside_a_name_and_words_of_several_are_no_device(asked: str, said: str) -> None:
+    with pytest.raises(PredictError, match=said):
+        find_model(asked)
+
+
 def test_a_name_that_nothing_has_is_refused_with_the_nearest() -> None:
     with pytest.raises(PredictError, match=r"no device is called 'RTX 4080'; the nearest known are .*RTX 4090"):
         find_model("RTX 4080")

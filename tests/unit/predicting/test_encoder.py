@@ -41,6 +41,11 @@ def test_an_encoder_is_priced_as_a_table_that_adds_up() -> None:
     assert "An encoder's step on NVIDIA H200" in text and "flash_atten" in text
 
 
+def test_an_encoder_of_a_dtype_that_was_not_measured_says_of_which_operators() -> None:
+    text = " ".join(CliRunner().invoke(cli, [*WORDS, "--dtype", "int8"]).stdout.split())
+    assert "RoPE, flash_atten" in text and "int8 was not measured, only bfloat16, float16" in text
+
+
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [

@@ -26,6 +26,8 @@ from torchledger.fitting.time_model import Origin
 from torchledger.operators import find_operator
 from torchledger.predicting import find_model, load_model, predict, predict_table, save_model
 from torchledger.predicting.operators import ROOFLINE, parse_parameters, range_of, tail_us
+from torchledger.reporting.fits import predictions_as_plain, predictions_document
+from torchledger.reporting.terminal import render
 
 _SHAPE = {"m": 512, "k": 512, "n": 512}
 
@@ -93,6 +95,14 @@ def test_far_outside_the_measured_range_is_extrapolated_and_says_so(model: TimeM
 def test_a_dtype_that_was_not_measured_is_extrapolated(model: TimeModel) -> None:
     prediction = predict(model, "linear", _SHAPE, dtype="fp16")
     assert prediction.is_extrapolated and "float16 was not measured, only bfloat16" in str(prediction.note)
+    said = render(predictions_document([prediction]), width=400)
+    assert "float16 was not measured" in said and "inside what was measured, and are a guess beyond" in said
+
+
+def test_a_table_of_a_dtype_that_was_not_measured_is_extrapolated_in_every_row(model: TimeModel) -> None:
+    measured, other = (predict_table(model, "linear", {**_SHAPE, "m": [256, 512]}, dtype=d) for d in ("bf16", "fp16"))
+    assert measured.doubt is None and measured.ranges == ["inside", "inside"]
+    assert other.ranges == ["extrapolated", "extrapolated"] and "float16 was not measured" in str(other.doubt)
 
 
 @pytest.mark.parametrize(
@@ -178,6 +188,22 @@ def test_the_command_answers_both_directions_as_text_and_json(file: Path) -> Non
     assert "Model: linear/forward (" in result.output and "; linear/backward (" in result.output
     rows = json.loads(CliRunner().invoke(cli, [*arguments, "--json"]).stdout)
     assert [row["range"] for row in rows] == ["inside", "inside"]
+
+
+def test_a_time_below_the_roofline_is_said_with_why_it_can_be(model: TimeModel) -> None:
+    found = replace(predict(model, "linear", _SHAPE), duration_us=9.0, roofline_us=10.0)
+    inside, beyond = found, replace(found, subject="a call far away", range="extrapolated")
+    text = render(predictions_document([inside, beyond]), width=400)
+    assert f"Quicker than the roofline: {found.subject}. Some measured times are" in text
+    assert "beyond what was measured: a call far away. No measured time bears that out." in text
+    assert [each["is_below_roofline"] for each in predictions_as_plain([inside, beyond])] == [True, True]
+
+
+def test_a_time_above_the_roofline_or_without_one_says_nothing_of_it(model: TimeModel) -> None:
+    above = replace(predict(model, "linear", _SHAPE), duration_us=11.0, roofline_us=10.0)
+    unknown = replace(above, roofline_us=None)
+    assert "Quicker" not in render(predictions_document([above, unknown]), width=400)
+    assert [each["is_below_roofline"] for each in predictions_as_plain([above, unknown])] == [False, None]
 
 
 def test_predicting_loads_neither_torch_nor_scikit_learn(file: Path) -> None:

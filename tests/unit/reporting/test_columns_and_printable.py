@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchledger.printable import one_line, printable
+from torchledger.printable import ended, one_line, printable
 from torchledger.reporting.columns import COLUMNS, format_bytes, format_si, format_us
 
 
@@ -77,3 +77,15 @@ def test_every_column_says_what_it_means() -> None:
     for key, column in COLUMNS.items():
         assert column.key == key
         assert column.meaning
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("it broke", "it broke."), ("it broke.", "it broke."), ("it broke!", "it broke!"), ("it broke: ", "it broke.")],
+)
+def test_what_others_say_ends_in_one_mark(text: str, said: str) -> None:
+    assert ended(text) == said
+
+
+def test_what_was_cut_off_keeps_its_dots() -> None:
+    assert ended("a very long...") == "a very long..."

@@ -150,6 +150,11 @@ def test_an_imported_trace_is_not_asked_whether_torch_compile_is_called(tmp_path
     assert not any("holds no step" in line or "run --profile" in line for line in verdict(summary))
 
 
+def test_an_imported_trace_has_no_balance_sheet_as_sums_of_nothing_would_balance(tmp_path: Path) -> None:
+    imported = make_run(environment=make_environment(platform="imported trace"))
+    assert "balance" not in render(overview_document(_summarize(tmp_path / "x", imported))).lower()
+
+
 def test_a_ledger_with_a_step_says_once_what_to_look_at_first(tmp_path: Path) -> None:
     breakdown = replace(
         breakdown_of_trace(trace_from_events(small_trace()["traceEvents"], {}, source="a")),

@@ -15,6 +15,7 @@ from torchledger.store.job import (
     further_ledgers,
     is_job,
     job_folder,
+    job_in_place,
     ledgers_of_job,
     own_ledger,
     rank_path,
@@ -50,6 +51,22 @@ def test_a_former_job_is_kept_without_force_and_what_is_not_ours_with_it(tmp_pat
     with pytest.raises(StoreError, match="is no job"):
         empty_job(folder, force=True)
     assert not is_job(folder)
+
+
+def test_a_job_takes_its_place_when_it_is_done_and_leaves_the_former_one_where_it_fails(tmp_path: Path) -> None:
+    folder = write_ranks(tmp_path / "j.ledger", 0, 1)
+    former = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(StoreError, match="--force"):
+        job_in_place(folder, force=False).__enter__()
+    with pytest.raises(ZeroDivisionError), job_in_place(folder, force=True) as made:
+        made.mkdir()
+        (made / "rank0.ledger").write_text("half of it")
+        raise ZeroDivisionError
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == former
+    with job_in_place(folder, force=True) as made:
+        made.mkdir()
+        (made / "rank7.ledger").touch()
+    assert [path.name for path in folder.iterdir()] == ["rank7.ledger"] and list(tmp_path.iterdir()) == [folder]
 
 
 @pytest.mark.parametrize("name", ["j.job", "j.ledger"])

@@ -16,6 +16,7 @@ from factories import make_graph, make_launch, make_run
 from torchledger.errors import StoreError
 from torchledger.nouns import Gap, Graph, Launch, Run
 from torchledger.store import LedgerWriter, ledger, open_ledger
+from torchledger.store.ledger import ledger_in_place
 
 
 def test_what_was_added_is_read_back_in_order(tmp_path: Path) -> None:
@@ -112,6 +113,27 @@ def test_a_file_that_is_no_ledger_is_refused_in_one_line(tmp_path: Path, content
     with pytest.raises(StoreError, match=r"a\.ledger") as refusal:
         open_ledger(path)
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(b"", "is empty, and no ledger. Record one"), (b"hello", "is not a ledger. Record one with `torchledger run")],
+)
+def test_a_file_that_is_no_ledger_says_how_to_record_one(tmp_path: Path, content: bytes, said: str) -> None:
+    (tmp_path / "a.ledger").write_bytes(content)
+    with pytest.raises(StoreError, match=said):
+        open_ledger(tmp_path / "a.ledger")
+
+
+def test_a_ledger_that_is_cut_off_says_so_and_is_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "a.ledger"
+    with LedgerWriter(path) as writer:
+        writer.add(make_run(), *[make_launch(order=order) for order in range(500)])
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(StoreError, match=r"a\.ledger is cut off, or damaged .*Record it again"):
+        open_ledger(path)
+    with pytest.raises(StoreError, match="It is not replaced: choose another name, or remove it"):
+        LedgerWriter(path, force=True)
 
 
 def test_a_truncated_ledger_is_one_line_and_not_a_traceback(tmp_path: Path) -> None:
@@ -240,3 +262,33 @@ def test_a_file_that_another_run_has_begun_meanwhile_is_left_alone(
     with pytest.raises(StoreError, match=r"a\.ledger"):
         LedgerWriter(tmp_path / "a.ledger")
     assert (tmp_path / "a.ledger").read_text() == "another's"
+
+
+def test_a_ledger_takes_its_place_when_it_is_done_and_leaves_what_was_there_where_it_fails(tmp_path: Path) -> None:
+    path = tmp_path / "a.ledger"
+    with ledger_in_place(path, force=False) as made:
+        LedgerWriter(made).close()
+        assert not path.exists() and made.name == path.name
+    earlier = path.read_bytes()
+    with pytest.raises(ZeroDivisionError), ledger_in_place(path, force=True) as made:
+        with LedgerWriter(made) as writer:
+            writer.add(make_run())
+        raise ZeroDivisionError
+    assert path.read_bytes() == earlier and [each.name for each in tmp_path.iterdir()] == ["a.ledger"]
+    with ledger_in_place(path, force=True) as made, LedgerWriter(made) as writer:
+        writer.add(make_run())
+    with open_ledger(path) as ledger:
+        assert ledger.run() == make_run()
+
+
+def test_the_place_of_a_ledger_is_refused_before_anything_is_made_for_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.ledger"
+    with LedgerWriter(path):
+        for force, said in ((False, "pass --force"), (True, "is being written by another run")):
+            with pytest.raises(StoreError, match=said), ledger_in_place(path, force=force):
+                pytest.fail("it was begun")
+    with pytest.raises(StoreError, match="Check that the folder exists"):
+        ledger_in_place(tmp_path / "nowhere" / "a.ledger", force=False).__enter__()
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(StoreError, match="not a ledger"):
+        ledger_in_place(tmp_path / "notes.txt", force=True).__enter__()

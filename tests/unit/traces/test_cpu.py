@@ -12,6 +12,8 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from torchledger.errors import MeasureError
+from torchledger.reporting.terminal import render
+from torchledger.reporting.time_breakdown import breakdown_document
 from torchledger.traces.breakdown import import_trace
 from torchledger.traces.cpu import COUNTED_INSIDE, cpu_breakdown, cpu_events
 from torchledger.traces.reading import trace_from_events
@@ -40,6 +42,15 @@ def test_own_times_add_up_to_the_time_in_which_any_operator_ran() -> None:
     assert breakdown.kernel_us == breakdown.busy_us == 23
     assert breakdown.wall_us == 25
     assert sum(breakdown.idle_causes.values()) == 2
+
+
+def test_the_time_of_a_cpu_is_called_no_devices(tmp_path: Path) -> None:
+    breakdown = cpu_breakdown(trace := trace_from_events(linear()), cpu_events(trace))
+    shown = render(breakdown_document(breakdown))
+    assert breakdown.verdict[0].startswith("Of 23.0 us CPU time 83% is matrix products and 17% is other operators")
+    assert "No operator runs for 8% of 25.0 us." in breakdown.verdict
+    assert "CPU time  23.0 us in 4 calls of operators" in shown and "Time by kernel" not in shown
+    assert "device" not in shown.partition("What is not known")[0] and "kernel" not in shown.partition("In short")[0]
 
 
 def test_the_work_of_a_call_is_counted_once_at_the_operator_that_does_it() -> None:
