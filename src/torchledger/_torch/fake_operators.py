@@ -29,6 +29,12 @@ class NoShapeError(PlanError, RuntimeError):
     """An operator's result has no shape that could be known without its device."""
 
 
+def real_layouts(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
+    """Layouts of real tensors among arguments that are not strided."""
+    given = (each for each in tensors_in((args, kwargs)) if not isinstance(each, FakeTensor))
+    return sorted({str(each.layout) for each in given if each.layout is not torch.strided})
+
+
 def shapes_by_example(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """What an operator makes of fake tensors: shapes, strides and dtypes of what its CPU kernel makes of zeros.
 
@@ -45,9 +51,8 @@ def shapes_by_example(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any])
         return args[0]
     given: list[Any] = [each for each in tensors_in((args, kwargs)) if isinstance(each, FakeTensor)]
     if not given:
-        layouts = {str(each.layout) for each in tensors_in((args, kwargs)) if each.layout is not torch.strided}
-        if layouts:
-            raise NoShapeError(f"it is given {', '.join(sorted(layouts))}, where a plan follows torch.sparse_coo alone")
+        if layouts := real_layouts(args, kwargs):
+            raise NoShapeError(f"it is given {', '.join(layouts)}, where a plan follows torch.sparse_coo alone")
         raise NoShapeError("it was given no tensors")
     if sum(each.numel() * each.element_size() for each in given if each.layout is torch.strided) > EXAMPLE_BYTES:
         raise NoShapeError(f"its arguments are larger than {EXAMPLE_BYTES >> 20} MiB")

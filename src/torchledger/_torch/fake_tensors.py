@@ -35,7 +35,14 @@ from torchledger._torch.alignments import read_lengths_first
 from torchledger._torch.composites import is_composite
 from torchledger._torch.errors import wants_device
 from torchledger._torch.fake_loops import FakeLoops
-from torchledger._torch.fake_operators import ONLY_THERE, SIZED, NoShapeError, note_choices, shapes_by_example
+from torchledger._torch.fake_operators import (
+    ONLY_THERE,
+    SIZED,
+    NoShapeError,
+    note_choices,
+    real_layouts,
+    shapes_by_example,
+)
 from torchledger._torch.fake_shares import ARE_SHARES, count_shares, origin_of, shares_of
 from torchledger._torch.fake_sparse import MASKED, SPARSE, is_sparse
 from torchledger._torch.fake_triton import NAMESPACE as TRITON_KERNELS
@@ -238,6 +245,8 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         except (AssertionError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and not wants_device(error):
                 raise
+            if real_layouts(args, kwargs):
+                return self._by_example(func, args, kwargs)
             raise NoShapeError(
                 f"{func.name()} at {self.line()} cannot be run without its device: torch's own rule for what it makes "
                 f"fails ({type(error).__name__}: {str(error).partition(chr(10))[0]}). Plan the script without it."

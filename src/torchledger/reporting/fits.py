@@ -69,7 +69,7 @@ def _below_roofline(predictions: Sequence[Prediction]) -> list[Block]:
         blocks.append(
             Sentence(
                 f"Quicker than the roofline: {'; '.join(as_measured)}. Some measured times are: the roofline is at "
-                "what long copies and products reached, and data still in the cache or higher clocks take less.",
+                "what long copies and products reached, which data still in the cache and higher clocks can beat.",
                 "quiet",
             )
         )
