@@ -3,7 +3,8 @@
 ``python benchmarks/drawn_convolutions.py measure -o ROWS.json [--limit S] [--seed N]`` times forward, backward and the
 gradient of the weight alone at drawn configurations, warm and after the cache was swept: images and signals along one
 dimension, depthwise, grouped, patches, transposed, in four precisions, with channels last or not; ``--volumes`` draws
-those over three dimensions instead, ``--groups`` groups as residual networks have them.
+those over three dimensions instead, ``--groups`` groups as residual networks have them, ``--patches`` images cut into
+patches, and what leaves pixels out.
 ``python benchmarks/drawn_convolutions.py data ROWS.json... -o FOLDER`` writes them as the launches that generated code
 would make of them, those in float32 that were not rounded for the tensor cores apart, and volumes apart; that needs no
 GPU. ``--device`` names the one that measured them.
@@ -188,6 +189,28 @@ _KINDS_OF_VOLUMES = (
 )
 
 
+def draw_patches(count: int, seed: int) -> Iterator[ConvolutionCase]:
+    """Configurations of which each filter reads pixels of its own: images cut into patches, of three channels or as
+    many as a layer makes, and one pixel of four."""
+    pick = random.Random(f"patches {seed}")
+    found = 0
+    channels = (24, 32, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512, 640, 768, 1024, 1280)
+    while found < count:
+        is_pointwise = pick.random() < 0.35
+        kernel = 1 if is_pointwise else pick.choice((2, 2, 4, 4, 8, 8, 14, 16, 16, 32))
+        stride = 2 if is_pointwise else kernel
+        c_in = pick.choice(channels) if is_pointwise or pick.random() < 0.3 else pick.choice((3, 3, 3, 1, 4))
+        each = pick.choice((4, 7, 8, 12, 14, 16, 24, 28, 32, 56)) if pick.random() < 0.7 else pick.randrange(2, 64)
+        case = ConvolutionCase(
+            "patches", pick.choice(PRECISIONS), max(1, round(2 ** pick.uniform(0, 8))), c_in, pick.choice(channels),
+            each * stride, each * stride, kernel, stride, 0, 1, channels_last=pick.random() < 0.6,
+        )  # fmt: skip
+        largest = max(math.prod(shape) for shape in case.shapes)
+        if _LEAST_FLOPS < case.flops < _MOST_FLOPS and largest < _MOST_ELEMENTS:
+            found += 1
+            yield case
+
+
 def draw_volumes(count: int, seed: int) -> Iterator[ConvolutionCase]:
     """Configurations as networks over films, scans and fields have them, and some that none has."""
     pick = random.Random(f"volumes {seed}")
@@ -327,6 +350,7 @@ def main() -> None:
     drawn = parser.add_mutually_exclusive_group()
     drawn.add_argument("--volumes", dest="draw", action="store_const", const=draw_volumes)
     drawn.add_argument("--groups", dest="draw", action="store_const", const=draw_groups)
+    drawn.add_argument("--patches", dest="draw", action="store_const", const=draw_patches)
     options = parser.parse_args()
     if options.what == "measure":
         cases = list((options.draw or draw)(options.count, options.seed))

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchledger.expecting.atomic_lines import is_by_distance, most_in_line
+from torchledger.expecting.atomic_lines import is_by_distance, most_in_line, waiting_in_lines
 from torchledger.expecting.constants import KernelConstants
 from torchledger.expecting.launch_tiles import Tile, TileCost, cost_of_tiles, next_power
 from torchledger.expecting.machine import Machine
 from torchledger.expecting.memory_accesses import MemoryAccess, distinct_divisions_of, divisions_of, memory_accesses
-from torchledger.nouns import Launch, LoopNest
+from torchledger.nouns import Buffer, Launch, LoopNest
 
 FOLDS = ("persistent across", "persistent along", "looped across", "looped along")
 """How a reduction goes."""
@@ -46,6 +46,13 @@ _MASKS_OF, _MASKS_POWER = 8.0, 1.75
 """Where blocks take their rows in turns, a mask (a tensor of booleans) is laid out anew in each, at a cost that grows
 with this power of the elements that a thread holds: 0.5 to 1 ps an element of a mask at 8 (40 kernels of norms'
 gradients behind dropout on an H200, 2026-11-24), 5 to 20 ps at 32 (8 kernels)."""
+
+
+WAITING = "waiting of cost"
+"""The column that says which share of a kernel's cost is atomics that wait for one another in a line of memory for
+long: half of it counts where they do for so many..."""
+_LONG_WAIT_US = 150.0
+"""...microseconds. Fewer do not queue as those that were timed for the law (``benchmarks/atomics_cuda.py``)."""
 
 
 def time_of_parts(part: Mapping[str, Any], constants: KernelConstants, floor_us: float) -> NDArray[np.float64]:
@@ -81,6 +88,8 @@ class KernelCosts:
     """Values that a thread holds at once: what it loads of a turn, and adds up."""
     held: Mapping[str, float] = field(default_factory=dict)
     """Columns: elements of a thread, and how many tensors, masks, vectors and sums it holds of each."""
+    waiting_us: float = 0.0
+    """Of atomics that wait for one another in a line of memory."""
 
     def baseline_us(self, machine: Machine) -> float:
         """The time by the sum of the parts."""
@@ -111,6 +120,7 @@ class KernelCosts:
             "store of cost": math.log((self.parts["store"] + LEAST_OF_COST) / baseline_us),
             "filled": self.filled,
             "reads again": float(self.reads_again),
+            WAITING: self.waiting_us**2 / (self.waiting_us + _LONG_WAIT_US) / baseline_us,
             **self.held,
         }
 
@@ -151,7 +161,7 @@ def kernel_costs(
     parts["gather"] = gathered / (constants.gathered_bytes * machine.num_multiprocessors)
     if machine.knows_distances:
         parts["gather"] += constants.split_store_us * _stores_that_meet(accesses, chosen.tile)
-    _add_atomics(parts, accesses, launch, machine)
+    waiting_us = _add_atomics(parts, accesses, launch, machine)
     reduced = max((math.prod(nest.reduction_extents) for nest in nests if nest.reduction_extents), default=1)
     _add_folds(parts, nests, accesses, next_power(reduced), launch, machine)
     held = _held(chosen.tile, nests, accesses)
@@ -167,6 +177,7 @@ def kernel_costs(
         reads_again=chosen.turns > 1 and any(not access.in_reduction and access.is_load for access in accesses),
         registers=_registers(chosen.tile, nests, accesses),
         held=held,
+        waiting_us=waiting_us,
     )
 
 
@@ -239,9 +250,10 @@ def _stores_that_meet(accesses: Sequence[MemoryAccess], tile: Tile) -> int:
     )
 
 
-def _add_atomics(parts: dict[str, float], accesses: Sequence[MemoryAccess], launch: Launch, machine: Machine) -> None:
-    """Atomics on whole rows, on scattered addresses, and on so few that they wait for one another."""
-    constants = machine.constants.kernels
+def _add_atomics(parts: dict[str, float], accesses: Sequence[MemoryAccess], launch: Launch, machine: Machine) -> float:
+    """Atomics on whole rows, on scattered addresses, and on so few that they wait for one another; the microseconds of
+    those that are known to wait in a line."""
+    constants, waiting_us = machine.constants.kernels, 0.0
     sizes = {buffer.name: math.prod(buffer.shape) for buffer in launch.buffers}
     for access in accesses:
         if access.declared.kind != "atomic":
@@ -251,9 +263,14 @@ def _add_atomics(parts: dict[str, float], accesses: Sequence[MemoryAccess], laun
         if last == 1:
             slower = 1.0 + constants.row_crowd_slower * min(each / constants.row_crowd, 1.0)
             parts["row atomic"] += constants.row_atomic_us * access.count * slower
-        elif machine.knows_distances and constants.line_atomic_us and (most := _in_line(access, accesses, launch)):
+        elif (
+            machine.knows_distances
+            and constants.line_atomic_us
+            and (most := _in_line(access, accesses, launch, machine))
+        ):
             scattered_us = constants.scattered_atomic_us * access.count
             parts["crowded atomic"] += max(constants.line_atomic_us * most, scattered_us)
+            waiting_us += constants.line_atomic_us * most if machine.knows_flights else 0.0
         elif each > constants.crowded_from:
             share = min(each / constants.crowded_whole, 1.0)
             parts["crowded atomic"] += constants.crowded_atomic_us * access.count * share
@@ -262,9 +279,10 @@ def _add_atomics(parts: dict[str, float], accesses: Sequence[MemoryAccess], laun
             parts["scattered atomic"] += constants.scattered_atomic_us * access.count * share
         if access.size == 2 and last != 1:
             parts["narrow atomic"] += constants.narrow_atomic_us * access.count + constants.narrow_wait_us * each
+    return waiting_us
 
 
-def _in_line(access: MemoryAccess, accesses: Sequence[MemoryAccess], launch: Launch) -> float | None:
+def _in_line(access: MemoryAccess, accesses: Sequence[MemoryAccess], launch: Launch, machine: Machine) -> float | None:
     """The atomics that meet in one line of a table which the distance of two places is looked up in; else ``None``."""
     shapes = {buffer.name: buffer.shape for buffer in launch.buffers}
     table = shapes.get(access.declared.buffer, ())
@@ -279,8 +297,19 @@ def _in_line(access: MemoryAccess, accesses: Sequence[MemoryAccess], launch: Lau
         places = math.isqrt(math.prod(index))
         is_square = places**2 == math.prod(index) and (len(index) < 2 or index[-1] == index[-2])
         if is_square and is_by_distance(places, rows):
-            return most_in_line(places, rows, width, access.size)
+            if not machine.knows_flights:
+                return most_in_line(places, rows, width, access.size)
+            is_past = any(_hides_the_future(buffer, places) for buffer in launch.buffers)
+            return waiting_in_lines(places, rows, width, access.size, machine.in_flight, is_past=is_past)
     return None
+
+
+def _hides_the_future(buffer: Buffer, places: int) -> bool:
+    """Whether a buffer is a mask of which place may see which, alike for all that is masked: decoders have them."""
+    shape = buffer.shape
+    return (
+        buffer.dtype == "bool" and len(shape) >= 2 and shape[-2:] == (places, places) and math.prod(shape) == places**2
+    )
 
 
 def _add_folds(

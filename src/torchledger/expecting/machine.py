@@ -22,12 +22,16 @@ _FIRST_WITH_TF32 = (8, 0)  # compute capability
 """Traffic that DRAM must carry, unless the L2 is larger yet: beyond the caches of all but the largest devices."""
 
 
-FIRST_NETWORKS, LATEST_NETWORKS = 1, 10
+FIRST_NETWORKS, LATEST_NETWORKS = 1, 11
 _LAST_WITHOUT_GROUPS = 4
 _LAST_WITH_SORTS_ALIKE = 5
 _LAST_WITHOUT_MASKS = 6
 _LAST_WITHOUT_DISTANCES = 7
 _LAST_WITH_INDICES_ALONE = 9
+_LAST_WITH_LINES_AS_A_WHOLE = 10
+
+_ELEMENTS_OF_THREAD = 4
+"""As Inductor lays out pointwise kernels: two to eight."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,8 @@ class Machine:
     with wider ones of convolutions, of float32 in groups too, 7 with products of yet more labels (``knows_masks``), 8
     with the same, and with what atomics and scattered stores that meet cost (``knows_distances``), 9 with convolutions
     of more layers in half precision, 10 with the same, and with addresses that a kernel computes once
-    (``knows_shared_indices``). A file keeps those that it learned with."""
+    (``knows_shared_indices``), 11 with the same, and with atomics that can meet since they are in flight at a time
+    (``knows_flights``). A file keeps those that it learned with."""
 
     @property
     def name(self) -> str:
@@ -124,6 +129,16 @@ class Machine:
     def knows_shared_indices(self) -> bool:
         """Whether fused kernels were learned beside divisions that accesses of one pass have in common counted once."""
         return self.networks > _LAST_WITH_INDICES_ALONE
+
+    @property
+    def knows_flights(self) -> bool:
+        """Whether fused kernels were learned beside what atomics cost that meet in a line while they are in flight."""
+        return self.networks > _LAST_WITH_LINES_AS_A_WHOLE
+
+    @property
+    def in_flight(self) -> int:
+        """Elements that pointwise kernels work on at a time."""
+        return self.generation.threads * _ELEMENTS_OF_THREAD * self.num_multiprocessors
 
     @property
     def loop_costs(self) -> Mapping[str, LoopCosts]:

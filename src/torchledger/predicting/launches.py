@@ -10,8 +10,10 @@ import numpy as np
 
 from torchledger.errors import PredictError
 from torchledger.expecting.adaptive_pools import ADAPTIVE_POOLS
+from torchledger.expecting.atomic_lines import WAITING_WIDTH
 from torchledger.expecting.depth_folding import DEEP, DEEP_WIDTH, OF_VOLUMES
 from torchledger.expecting.launch_convolutions import EXACT_FLOAT32, ONE_BY_ONE
+from torchledger.expecting.launch_costs import WAITING
 from torchledger.expecting.launch_features import LaunchFeatures, features_of_launches, knows_steps
 from torchledger.expecting.pass_networks import ONE_BY_ONE_WIDTH
 from torchledger.expecting.rounded_products import ROUNDED, as_bfloat16, of_rounded_product
@@ -83,6 +85,10 @@ def predict_launches(
         width = np.maximum(width, [ONE_BY_ONE_WIDTH * each.values.get(ONE_BY_ONE, 0.0) for each in some])
         if not family.endswith(OF_VOLUMES):
             width = np.maximum(width, [DEEP_WIDTH * each.values.get(DEEP, 0.0) for each in some])
+        # What waits in a line does so whatever else a kernel is: regressors saw too few that do to tell.
+        waiting = np.minimum([each.values.get(WAITING, 0.0) for each in some], 1.0)
+        residual = residual * (1 - waiting)
+        width = np.maximum(width, WAITING_WIDTH * waiting)
         for place, index in enumerate(indices):
             middle = some[place].log_baseline_of(entry.feature_names) + float(residual[place])
             where = range_of(float(distance[place]))

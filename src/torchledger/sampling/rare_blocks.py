@@ -207,6 +207,45 @@ def _growing_images(draw: Draw) -> Function:
     return run
 
 
+def _image_norms(draw: Draw) -> Function:
+    """Images through norms over a whole picture or groups of its channels, with what is around them: a scale for each
+    channel, pooling, a product by pixels, and what was before added."""
+    channels = draw.choose((24, 32, 48, 64, 96, 128, 192, 256, 320, 384, 512, 768))
+    side = draw.choose((4, 7, 8, 12, 14, 16, 20, 28, 32, 40, 56, 64, 80)) if draw.chance(0.7) else draw.size(4, 80)
+    numel = draw.size(min(2**14, draw.largest // 256), draw.largest // 8)
+    count = max(1, min(256, numel // (channels * side * side)))
+    groups = draw.choose([each for each in (1, 1, 1, 2, 4, 8, 16, 32) if channels % each == 0])
+    last, name = draw.chance(0.6), draw.choose(("gelu", "silu", "relu"))
+    x = draw.add((count, channels, side, side), channels_last=last)
+    mixed, hidden = draw.choose(("pool", "depthwise", "none")), draw.choose((1, 2, 4)) * channels
+    layers = []
+    for _ in range(draw.choose((1, 1, 2))):
+        layer = {each: draw.add((channels,), "weight") for each in ("weight", "bias", "scale", "weight2", "bias2")}
+        layer["taps"] = draw.add((channels, 1, 3, 3), "weight")
+        layer["up"] = draw.add((hidden, channels, 1, 1), "weight")
+        layer["up bias"] = draw.add((hidden,), "weight")
+        layer["down"] = draw.add((channels, hidden, 1, 1), "weight")
+        layers.append(layer)
+    scaled, again = draw.chance(0.6), draw.chance(0.7)
+
+    def run(**t: Any) -> Any:
+        y = t[x]
+        for layer in layers:
+            z = functional().group_norm(y, groups, t[layer["weight"]], t[layer["bias"]])
+            if mixed == "pool":
+                z = functional().avg_pool2d(z, 3, 1, 1, count_include_pad=False) - z
+            elif mixed == "depthwise":
+                z = functional().conv2d(activate(name, z), t[layer["taps"]], None, 1, 1, 1, channels)
+            y = y + (z * t[layer["scale"]][:, None, None] if scaled else z)
+            if again:
+                z = functional().group_norm(y, groups, t[layer["weight2"]], t[layer["bias2"]])
+                z = activate(name, functional().conv2d(z, t[layer["up"]], t[layer["up bias"]]))
+                y = y + functional().conv2d(z, t[layer["down"]])
+        return y
+
+    return run
+
+
 def _turned(draw: Draw) -> Function:
     """Rows that do not lie as they are read: a norm or softmax over what was transposed, folded, cut into windows or
     made by channels, with or without a product that would lay it out anew."""
@@ -323,6 +362,7 @@ RARE_BLOCKS: Mapping[str, tuple[Callable[[Draw], Function], float]] = {
     "scattering": (_scattering, 0.4),
     "places": (_places, 0.3),
     "growing_images": (_growing_images, 0.7),
+    "image_norms": (_image_norms, 0.5),
     "turned": (_turned, 0.7),
     "long_rows": (_long_rows, 0.5),
 }
