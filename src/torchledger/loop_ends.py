@@ -11,7 +11,7 @@ import ast
 import os
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -20,6 +20,8 @@ _CHECKS = frozenset({"isfinite", "isnan", "isinf"})
 
 _TRAINS = frozenset({"backward", "zero_grad"})
 """A loop in which these are called, or an optimizer's ``step``, goes round once for each step."""
+
+_LENGTHS = frozenset({"len", ".shape", ".size"})
 
 _BRANCHES = ("body", "orelse", "finalbody", "handlers", "cases")
 
@@ -55,12 +57,18 @@ class ValueLoop:
 
     ``goes_on`` is the truth that has it go on, where the truth itself is asked for, and ``None`` where it follows from
     what is read. ``is_test`` is True where that is its own condition, False where an ``if`` in it leaves it. One that
-    ``trains`` goes round once for each step.
+    ``trains`` goes round once for each step, and one that counts ends at its last number, too (``ends_anyway``).
     """
 
     goes_on: bool | None
     is_test: bool
     trains: bool
+    counts: bool = False
+
+    @property
+    def ends_anyway(self) -> bool:
+        """Whether no value has to end it for the program to go on."""
+        return self.trains or self.counts
 
 
 def value_loop(lines: Sequence[str]) -> ValueLoop | None:
@@ -75,7 +83,7 @@ def value_loop(lines: Sequence[str]) -> ValueLoop | None:
         if found is None:
             return None
         if (loop := found.value_loop(carried)) is not None:
-            return ValueLoop(loop.goes_on, loop.is_test, loop.trains or trains)
+            return replace(loop, trains=loop.trains or trains)
         trains = trains or found.trains()
         carried = found.carried(carried)
         if not carried:
@@ -146,15 +154,16 @@ class _Line:
         for loop in reversed([each for each in self._around if isinstance(each, _LOOPS)]):
             if not isinstance(loop, ast.While):
                 continue
-            trains = _trains(loop)
+            trains, counts = _trains(loop), _counts(loop)
             if is_read_here and loop is self._statement:
-                return ValueLoop(not isinstance(loop.test, ast.UnaryOp) if not carried else None, True, trains)
+                goes_on = None if carried else not _is_contrary(loop.test)
+                return ValueLoop(goes_on, True, trains, counts)
             if is_read_here and isinstance(self._statement, ast.If) and _leaves(self._statement):
                 ends_if = any(_may_leave(each) for each in self._statement.body)
-                return ValueLoop(not ends_if if not carried else None, False, trains)
+                return ValueLoop(None if carried else not ends_if, False, trains, counts)
             tests = [each.test for each in ast.walk(loop) if isinstance(each, ast.If) and _leaves(each)]
             if any(names & _mentioned(test) and not _checks(test) for test in (loop.test, *tests)):
-                return ValueLoop(None, bool(names & _mentioned(loop.test)), trains)
+                return ValueLoop(None, bool(names & _mentioned(loop.test)), trains, counts)
         return None
 
     def carried(self, carried: _Names) -> _Names:
@@ -271,6 +280,34 @@ def _trains(node: ast.AST) -> bool:
         for each in ast.walk(node)
         if isinstance(each, ast.Attribute)
     )
+
+
+def _is_contrary(test: ast.expr) -> bool:
+    """Whether a condition holds where what it asks does not: of several that must hold, of the last that asks."""
+    asks = [each for each in _parts(test) if any(isinstance(inner, ast.Call) for inner in ast.walk(each))]
+    last = asks[-1] if asks else test
+    return isinstance(last, ast.UnaryOp) and isinstance(last.op, ast.Not)
+
+
+def _counts(loop: ast.While) -> bool:
+    """Whether a loop ends at a number of rounds or a length, by its own condition or a way out of it."""
+    counted = {
+        each.target.id
+        for each in ast.walk(loop)
+        if isinstance(each, ast.AugAssign)
+        and isinstance(each.target, ast.Name)
+        and isinstance(each.value, ast.Constant)
+    }
+    ways = [each.test for each in ast.walk(loop) if isinstance(each, ast.If) and _leaves(each)]
+    return any(
+        isinstance(part, ast.Compare) and bool(_mentioned(part) & (counted | _LENGTHS))
+        for test in (loop.test, *ways)
+        for part in _parts(test)
+    )
+
+
+def _parts(test: ast.expr) -> Sequence[ast.expr]:
+    return test.values if isinstance(test, ast.BoolOp) else (test,)
 
 
 def _checks(expression: ast.expr) -> bool:

@@ -168,6 +168,18 @@ ENDED_BY = {
         "def residual(x):\n    return x.norm().item()  # 2\nwhile residual(x) > 1e-3:  # 1\n    x = step(x)\n",
         ValueLoop(None, True, False),
     ),
+    "its own condition, beside a count": (
+        "while n < 9 and not (x < 1e-3).all():  # 1\n    x = step(x)\n    n += 1\n",
+        ValueLoop(False, True, False, counts=True),
+    ),
+    "a break, beside one at a number of rounds": (
+        "while True:\n    n += 1\n    if n > 9:\n        break\n    if x.norm() < 1e-3:  # 1\n        break\n",
+        ValueLoop(False, False, False, counts=True),
+    ),
+    "its own condition, beside a length": (
+        "while x.shape[1] < 9 and (x > 1).any():  # 1\n    x = step(x)\n",
+        ValueLoop(True, True, False, counts=True),
+    ),
     "its own condition, in a function that trains": (
         "def step(x):\n    while x.norm() > 1e-3:  # 1\n        x = f(x)\n    x.mean().backward()\n",
         ValueLoop(True, True, False),

@@ -3,7 +3,7 @@ others never.
 
 A truth has such a loop go round once. Of numbers it is not known what they are compared with: those that a line reads
 fall far below any tolerance behind the first, and where a loop still goes on, rise far above any goal, and below zero.
-Loops that train go on, for they go round once for each step.
+Loops that train go on, for they go round once for each step, and so do those that count their rounds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class FakeLoops:
         loop = self._loop(lines)
         if loop is None or loop.goes_on is None:
             return None
-        if loop.trains:
+        if loop.ends_anyway:
             return loop.goes_on
         line = lines[-1]
         self.asked[line] += 1
@@ -54,7 +54,7 @@ class FakeLoops:
         """The number for the line that asks; ``None`` where no loop ends by it."""
         _, lines = user_stack(self._generated)
         loop = self._loop(lines)
-        if loop is None or loop.trains:
+        if loop is None or loop.ends_anyway:
             return None
         line = lines[-1]
         self.asked[line] += 1

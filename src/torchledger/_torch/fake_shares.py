@@ -1,7 +1,8 @@
 """Numbers that a program may ask for though nobody computed them: counts, sizes, and what follows of them.
 
 What a program moves from the host to the device, or fills there (sizes, lengths, shifts), is known as long as plain
-operators make something of it. What a router sends to whom is not, and taken for what it is if every expert is given
+operators make something of it, truths that follow of it too (a loop that decodes as many tokens as it was told ends
+where it would). What a router sends to whom is not, and taken for what it is if every expert is given
 an equal share of the tokens: a count of chosen numbers (``bincount``, ``histc``, a sum over a mask or ``one_hot``) is
 given the values that it would have if each were chosen as often; what plain operators make of it, and what like ranks
 send of it, keeps them. A program that asks for them as sizes of its messages gets them in place of ones.
@@ -47,6 +48,17 @@ _MAKES = frozenset(f"aten::{name}" for name in ("full", "arange", "zeros", "ones
 _SHIFTS = frozenset(f"aten::{name}" for name in ("add", "sub", "mul", "floor_divide", "neg"))
 
 
+_TRUTHS = frozenset(
+    f"aten::{name}"
+    for name in (
+        "eq", "ne", "lt", "le", "gt", "ge", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "logical_and",
+        "logical_or", "logical_xor", "logical_not", "all", "any",
+    )
+)  # fmt: skip
+_ENDS_IN = {"aten::bitwise_and": 0, "aten::logical_and": 0, "aten::bitwise_or": 1, "aten::logical_or": 1}
+"""What one of two truths decides, whatever the other is."""
+
+
 _FUNCTIONAL = frozenset(
     f"_c10d_functional::{name}" for name in ("all_to_all_single", "all_gather_into_tensor", "wait_tensor")
 )
@@ -72,6 +84,8 @@ def count_shares(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], resu
     elif name == "aten::sum" and hasattr(args[0], "_share"):
         taken = args[0].numel() / max(1, result.numel()) * args[0]._share
         _keep(result, _full(tuple(result.shape), round(taken), result.dtype), ARE_SHARES)
+    elif (truth := name.removesuffix("_")) in _TRUTHS:
+        _follow_truths(func, truth, args, kwargs, result)
     elif name in _FUNCTIONAL:
         send_shares(result, args[0])
     elif name in _KEEPS and any(_value_of(each) is not None for each in tensors_in((args, kwargs))):
@@ -133,6 +147,35 @@ def _follow(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: A
     for tensor, value in zip(made, values, strict=False):
         if isinstance(tensor, FakeTensor) and tensor.shape == value.shape:
             _keep(tensor, value, origin)
+
+
+def _follow_truths(func: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+    """Keep truths that follow of the program's own values; nothing follows of those that were made up."""
+    known = [_value_of(each) for each in tensors_in((args, kwargs))]
+    values = None
+    if _is_small(result) and not any(origin_of(each) is not None for each in known):
+        with _disable_current_modes():
+            if all(each is not None for each in known):
+                values = _truths_of(func, args, kwargs)
+            elif (deciding := _ENDS_IN.get(name)) is not None and any(
+                each is not None and each.shape == result.shape and bool((each == deciding).all()) for each in known
+            ):
+                values = torch.full(tuple(result.shape), deciding, dtype=result.dtype)
+    if isinstance(result, FakeTensor) and values is not None and values.shape == result.shape:
+        _keep(result, values.to(result.dtype), None)
+    elif isinstance(result, FakeTensor) and shares_of(result) is not None:
+        delattr(result, _SHARES)  # changed in place
+
+
+def _truths_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What an operator makes of known values, which stay as they are."""
+    given, options = tree_map(
+        lambda each: _value_of(each).clone() if isinstance(each, torch.Tensor) else each, (list(args), {**kwargs})
+    )
+    try:
+        return func(*given, **options)
+    except (RuntimeError, TypeError, NotImplementedError):
+        return None
 
 
 def _keep(tensor: Any, values: Any, origin: str | None) -> None:

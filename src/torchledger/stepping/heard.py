@@ -219,7 +219,10 @@ def _notes_on_reads(heard: Iterable[EagerCall]) -> list[str]:
     read = Counter(each.sources[-1] for each in reads)
     ways = {each.sources: None for each in reads}
     solved = {each.sources[-1] for each in reads if any(_OPTIMIZER in function for function in each.library)}
-    loops = {line for line in read if (loop := _value_loop(line, ways)) is not None and not loop.trains}
+    truths = {
+        each.sources[-1] for each in reads if (asked := each.call.tensor(0)) is not None and asked.dtype == "bool"
+    }
+    loops = {line for line in read if _is_ended_early(_value_loop(line, ways), is_truth=line in truths)}
     notes = [
         f"how often a loop goes round that ends by what {line} reads ({count:,} {'time' if count == 1 else 'times'} in "
         "the step) is not known without values: it is priced as if it ended as early as it can. Plan it with a fixed "
@@ -243,6 +246,11 @@ def _ends_loops(line: str, ways: Iterable[Sequence[str]]) -> bool:
 def _value_loop(line: str, ways: Iterable[Sequence[str]]) -> ValueLoop | None:
     """The loop that ends by what a line reads, on the first of the ways that lead to it."""
     return next((loop for way in ways if way[-1] == line and (loop := value_loop(way)) is not None), None)
+
+
+def _is_ended_early(loop: ValueLoop | None, *, is_truth: bool) -> bool:
+    """Whether values were made up for a loop to end by."""
+    return loop is not None and not loop.ends_anyway and not (is_truth and loop.goes_on is None)
 
 
 def _is_a_decision(heard: EagerCall) -> bool:

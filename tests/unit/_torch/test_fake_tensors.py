@@ -123,6 +123,30 @@ def test_whole_numbers_that_a_program_moves_or_fills_there_are_known_with_what_i
     assert sizes.tolist() == [1, 1, 1], "what was changed in place is not known any more"
 
 
+def test_a_loop_that_decodes_ends_where_it_was_told_whatever_ends_a_line_before(fake: FakeDevice) -> None:
+    tokens = torch.randint(9, (2, 5), device="cuda")
+    unfinished, is_done, rounds = torch.ones(2, dtype=torch.long, device="cuda"), False, 0
+    while not is_done:
+        tokens = torch.cat([tokens, torch.randn(2, 9, device="cuda").argmax(-1, keepdim=True)], 1)
+        rounds += 1
+        done = torch.full((2,), tokens.shape[1] >= 9, dtype=torch.bool, device="cuda")
+        done = done | (tokens[:, -1] == 7)
+        unfinished = unfinished & ~done
+        is_done = bool(unfinished.max() == 0)
+    assert rounds == 4
+
+
+def test_truths_follow_of_the_programs_own_values_and_not_of_those_that_are_made_up(fake: FakeDevice) -> None:
+    sizes, made_up = torch.tensor([64, 128], device="cuda"), torch.randint(9, (2,), device="cuda")
+    assert (sizes > 7).all() and (sizes == 64).tolist() == [True, False] and not (sizes < 7).any()
+    assert not fake.tensors.stand_ins
+    assert not (made_up == 1).all() and not ((made_up == 1) & (sizes > 7)).all()
+    is_any = sizes > 7
+    assert (is_any | (made_up == 3)).all() and not (is_any & (made_up == 3)).all()
+    is_any &= made_up == 3
+    assert not is_any.all(), "what was changed in place is not known any more"
+
+
 def test_a_window_that_begins_at_an_unknown_number_is_as_long_as_the_program_says(fake: FakeDevice) -> None:
     rows = torch.zeros(5000, device="cuda")
     begin = torch.randint(4000, (2,), device="cuda")
