@@ -57,8 +57,8 @@ def most_in_line(places: int, rows: int, width: int, element_bytes: int) -> floa
 def waiting_in_lines(
     places: int, rows: int, width: int, element_bytes: int, in_flight: int, *, is_past: bool = False
 ) -> float:
-    """The atomics that wait one for another, where ``in_flight`` of them run at a time, in the order of heads, rows of
-    places and columns: of each so many those in the line that most meet in. ``is_past``: what lies ahead has one
+    """The atomics that wait one for another, where ``in_flight`` of them run at a time, a row of places at least, in the
+    order of heads, rows and columns: of each so many those in the line that most meet in. ``is_past``: what lies ahead has one
     bucket, as in decoders.
 
     >>> waiting_in_lines(512, 32, 16, 4, 2**20) < most_in_line(512, 32, 16, 4)
@@ -74,7 +74,7 @@ def waiting_in_lines(
     elements = max(1, LINE_BYTES // element_bytes)
     line = (np.arange(rows)[:, None] * width + np.arange(width)).ravel() // elements
     every = width * places
-    count = max(1, round(every * places / in_flight))
+    count = max(1, min(every, round(every * places / in_flight)))
     edges = np.linspace(0, every, count + 1).round().astype(int)
     waiting = 0.0
     for first, last in itertools.pairwise(edges):

@@ -65,10 +65,14 @@ def test_of_two_rows_that_most_pairs_meet_at_first_one_waits_and_then_the_other(
     assert together < most_in_line(2048, 32, 20, 4)
 
 
+def test_no_less_than_a_row_of_places_is_in_flight() -> None:
+    assert waiting_in_lines(96, 32, 4, 4, 1) == waiting_in_lines(96, 32, 4, 4, 96)
+
+
 def test_a_decoder_waits_longer_since_all_that_lies_ahead_has_one_bucket() -> None:
     assert waiting_in_lines(384, 32, 16, 4, 2**20, is_past=True) > 1.3 * waiting_in_lines(384, 32, 16, 4, 2**20)
     # Half of all pairs at one row, with 16 elements of the next in its line.
-    assert waiting_in_lines(384, 32, 16, 4, 1, is_past=True) >= 384**2 / 2 * 16 * 0.75
+    assert waiting_in_lines(384, 32, 16, 4, 2**18, is_past=True) >= 384**2 / 2 * 16 * 0.75
 
 
 def test_a_table_is_by_distance_where_it_has_a_row_for_each_or_fewer_than_places() -> None:
