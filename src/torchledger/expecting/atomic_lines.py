@@ -57,9 +57,10 @@ def most_in_line(places: int, rows: int, width: int, element_bytes: int) -> floa
 def waiting_in_lines(
     places: int, rows: int, width: int, element_bytes: int, in_flight: int, *, is_past: bool = False
 ) -> float:
-    """The atomics that wait one for another, where ``in_flight`` of them run at a time, a row of places at least, in the
-    order of heads, rows and columns: of each so many those in the line that most meet in. ``is_past``: what lies ahead has one
-    bucket, as in decoders.
+    """The atomics that wait one for another, where ``in_flight`` of them run at a time, a row of places at least.
+
+    They come in the order of heads, rows and columns; of each so many those count in the line that most meet in.
+    ``is_past``: what lies ahead has one bucket, as in decoders.
 
     >>> waiting_in_lines(512, 32, 16, 4, 2**20) < most_in_line(512, 32, 16, 4)
     True
