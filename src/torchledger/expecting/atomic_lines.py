@@ -84,7 +84,7 @@ def waiting_in_lines(
         each = (met[ends] - met[begins]).T.ravel()
         lines = np.bincount(line, weights=each)
         fullest = each[line == lines.argmax()]
-        beside = fullest.sum() ** 2 / max(float((fullest**2).sum()), 1.0) - 1
+        beside = float(fullest.sum()) ** 2 / max(float((fullest**2).sum()), 1.0) - 1
         waiting += float(lines.max()) * (1 - _BESIDE * beside)
     return waiting
 
