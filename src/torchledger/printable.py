@@ -53,9 +53,9 @@ def ended(text: str) -> str:
 
 
 def shorten(text: str, limit: int) -> str:
-    """At most about ``limit`` characters; what is left out is counted.
+    """At most about ``limit`` characters; what is left out is counted, where saying so is shorter.
 
-    >>> shorten("abcdefgh", 4)
-    'abcd... (4 more characters)'
+    >>> shorten("abcd" * 10, 4), shorten("abcdefgh", 4)
+    ('abcd... (36 more characters)', 'abcdefgh')
     """
     return text if len(text) <= limit + 30 else f"{text[:limit]}... ({len(text) - limit:,} more characters)"

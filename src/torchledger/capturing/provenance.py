@@ -11,7 +11,7 @@ from torchledger.nouns import SourceLine
 
 _FRAME = re.compile(r'^\s*File "(?P<file>.*)", line (?P<line>\d+), in (?P<function>.*)$')
 _ROOT = re.compile(r"^L\[['\"]\w+['\"]\]\.?|^L__\w+?___?\.?|^self\.?")
-_ITEM = re.compile(r"\._modules\[['\"]?([^'\"\]]+)['\"]?\]|\[['\"]?([^'\"\]]+)['\"]?\]")
+_ITEM = re.compile(r"(?:^|\.)_modules\[['\"]?([^'\"\]]+)['\"]?\]|\[['\"]?([^'\"\]]+)['\"]?\]")
 _OF_TORCHS_MODULES = re.compile(r"[/\\]torch[/\\]nn[/\\]modules[/\\]")
 _CARET_LINE = re.compile(r"^[\s~^]*$")
 

@@ -35,7 +35,7 @@ def int8_us(rows: int, depth: int, columns: int, costs: Int8Costs, *, multiproce
     """Microseconds of a product (rows x depth) by (depth x columns) into integers of four bytes.
 
     >>> round(int8_us(4096, 2048, 8192, CONTIGUOUS_COLUMNS, multiprocessors=132))
-    188
+    186
     """
     tiles = -(-rows // costs.tile[0]) * -(-columns // costs.tile[1])
     waves = -(-tiles // (multiprocessors or _MULTIPROCESSORS))

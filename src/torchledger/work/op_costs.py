@@ -35,6 +35,7 @@ LONG_LIST = "the trace holds no shapes for long lists of tensors"
 def op_cost(call: OpCall) -> Cost:
     """FLOPs and minimum bytes of a call; what is unknown is ``None`` with the reason.
 
+    >>> from torchledger.work.op_shapes import Tensor
     >>> cost = op_cost(OpCall("aten::mm", (Tensor((4, 8), "float32"), Tensor((8, 16), "float32"))))
     >>> cost.flops, cost.bytes_moved
     (1024, 896)
