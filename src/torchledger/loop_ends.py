@@ -275,11 +275,16 @@ def _mentioned(expression: ast.expr) -> _Names:
 
 
 def _trains(node: ast.AST) -> bool:
-    return any(
-        each.attr in _TRAINS or (each.attr == "step" and "opt" in ast.unparse(each.value).lower())
-        for each in ast.walk(node)
-        if isinstance(each, ast.Attribute)
-    )
+    inside = list(ast.walk(node))
+    calls_back = any(isinstance(each, ast.Attribute) and each.attr in _TRAINS for each in inside)
+    return calls_back or any(_is_optimizer_step(each) for each in inside if isinstance(each, ast.Call))
+
+
+def _is_optimizer_step(call: ast.Call) -> bool:
+    """Whether it is an optimizer's, by its name or by what it is given to call; simulations and solvers step, too."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr != "step":
+        return False
+    return "opt" in ast.unparse(call.func.value).lower() or "closure" in map(ast.unparse, call.args)
 
 
 def _is_contrary(test: ast.expr) -> bool:

@@ -188,6 +188,14 @@ ENDED_BY = {
         "while loss > 0.1:\n    optimizer.step()\n    loss = model(x).item()  # 1\n",
         ValueLoop(None, True, True),
     ),
+    "the loss of an optimizer that calls for it": (
+        "while loss > 0.1:\n    loss = lbfgs.step(closure)  # 1\n",
+        ValueLoop(None, True, True),
+    ),
+    "what a simulation says": (
+        "while not done.all():  # 1\n    done = world.step(act(x))\n",
+        ValueLoop(False, True, False),
+    ),
     "the loss of a function that makes a step": (
         "def train(x):\n    loss = model(x)\n    loss.backward()\n    return loss.item()  # 2\n"
         "while loss > 0.1:\n    loss = train(x)  # 1\n",
