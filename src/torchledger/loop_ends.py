@@ -57,13 +57,15 @@ class ValueLoop:
 
     ``goes_on`` is the truth that has it go on, where the truth itself is asked for, and ``None`` where it follows from
     what is read. ``is_test`` is True where that is its own condition, False where an ``if`` in it leaves it. One that
-    ``trains`` goes round once for each step, and one that counts ends at its last number, too (``ends_anyway``).
+    ``trains`` goes round once for each step, and one that counts ends at its last number, too (``ends_anyway``). Where
+    what is read says whether a solver takes its step or tries a smaller one, the loop ``advances`` if it is true.
     """
 
     goes_on: bool | None
     is_test: bool
     trains: bool
     counts: bool = False
+    advances: bool = False
 
     @property
     def ends_anyway(self) -> bool:
@@ -77,13 +79,14 @@ def value_loop(lines: Sequence[str]) -> ValueLoop | None:
     They are those of a stack, as for ``may_end_a_loop``.
     """
     carried: _Names = frozenset()
-    trains = False
+    trains = chooses = False
     for line in reversed(lines):
         found = _Line.find(line)
         if found is None:
             return None
+        chooses = chooses or (not carried and found.chooses())
         if (loop := found.value_loop(carried)) is not None:
-            return replace(loop, trains=loop.trains or trains)
+            return replace(loop, trains=loop.trains or trains, advances=loop.advances or chooses)
         trains = trains or found.trains()
         carried = found.carried(carried)
         if not carried:
@@ -163,8 +166,26 @@ class _Line:
                 return ValueLoop(None if carried else not ends_if, False, trains, counts)
             tests = [each.test for each in ast.walk(loop) if isinstance(each, ast.If) and _leaves(each)]
             if any(names & _mentioned(test) and not _checks(test) for test in (loop.test, *tests)):
-                return ValueLoop(None, bool(names & _mentioned(loop.test)), trains, counts)
+                advances = not carried and self._alone_assigns(names & _mentioned(loop.test), loop)
+                return ValueLoop(None, bool(names & _mentioned(loop.test)), trains, counts, advances)
         return None
+
+    def chooses(self) -> bool:
+        """Whether it is an ``if`` that assigns the same names either way."""
+        if not isinstance(self._statement, ast.If) or _leaves(self._statement):
+            return False
+        ways = self._statement.body, self._statement.orelse
+        taken, other = (frozenset[str]().union(*map(_assigned_by, way)) for way in ways)
+        return bool(taken & other)
+
+    def _alone_assigns(self, names: _Names, loop: ast.While) -> bool:
+        """Whether names change in a loop only where this ``if`` holds."""
+        if not names or not isinstance(self._statement, ast.If):
+            return False
+        inside = set(ast.walk(self._statement))
+        others = (each for each in ast.walk(loop) if isinstance(each, ast.stmt) and each not in inside)
+        simple = (each for each in others if not isinstance(each, (ast.If, *_LOOPS)))
+        return not any(names & _assigned_by(each) for each in simple)
 
     def carried(self, carried: _Names) -> _Names:
         """What tells the caller of this function of what is read here."""

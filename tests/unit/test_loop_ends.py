@@ -184,6 +184,19 @@ ENDED_BY = {
         "def step(x):\n    while x.norm() > 1e-3:  # 1\n        x = f(x)\n    x.mean().backward()\n",
         ValueLoop(True, True, False),
     ),
+    "whether it takes a step": (
+        "while t < end:\n    new = step(x)\n    if (new - x).norm() < 1e-3:  # 1\n        t = t + h\n    h = h * 0.9\n",
+        ValueLoop(None, True, False, advances=True),
+    ),
+    "whether a method of it takes a step": (
+        "def advance(self):\n    if self.error < 1:  # 2\n        t = self.t + h\n    else:\n        t = self.t\n"
+        "    return t\nwhile end > self.t:\n    self.t = advance(self)  # 1\n",
+        ValueLoop(None, True, False, advances=True),
+    ),
+    "whether it is held back": (
+        "while (x - y).norm() > 1e-3:\n    x = step(x)\n    if (x > 1e6).any():  # 1\n        x = x.clamp(max=1e6)\n",
+        ValueLoop(None, True, False),
+    ),
     "the loss of its steps": (
         "while loss > 0.1:\n    optimizer.step()\n    loss = model(x).item()  # 1\n",
         ValueLoop(None, True, True),

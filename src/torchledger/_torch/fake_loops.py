@@ -36,6 +36,8 @@ class FakeLoops:
         """The truth value for the line that asks; ``None`` where no loop ends by it."""
         frame, lines = user_stack(self._generated)
         loop = self._loop(lines)
+        if loop is not None and loop.advances:
+            return True
         if loop is None or loop.goes_on is None:
             return None
         if loop.ends_anyway:
