@@ -3,12 +3,12 @@ others never.
 
 A truth has such a loop go round once. Of numbers it is not known what they are compared with: those that a line reads
 fall far below any tolerance behind the first, and where a loop still goes on, rise far above any goal, and below zero.
-Loops that train go on, for they go round once for each step, and so do those that count their rounds.
+Loops that train go on, for they go round once for each step, and so do those that count their rounds. A solver
+that asks whether to take its step takes it.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterator
 from itertools import chain, cycle, repeat
 from types import FrameType
@@ -29,8 +29,6 @@ class FakeLoops:
         self._found: dict[tuple[str, ...], ValueLoop | None] = {}
         self._inside: set[str] = set()
         self._numbers: dict[str, Iterator[float]] = {}
-        self.asked: Counter[str] = Counter()
-        """How often each line asked for a value by which a loop may end."""
 
     def truth(self) -> bool | None:
         """The truth value for the line that asks; ``None`` where no loop ends by it."""
@@ -43,7 +41,6 @@ class FakeLoops:
         if loop.ends_anyway:
             return loop.goes_on
         line = lines[-1]
-        self.asked[line] += 1
         if not loop.is_test:
             return not loop.goes_on
         is_first = _is_first_round(frame) if frame is not None else None
@@ -59,7 +56,6 @@ class FakeLoops:
         if loop is None or loop.ends_anyway:
             return None
         line = lines[-1]
-        self.asked[line] += 1
         if line not in self._numbers:
             tried = chain.from_iterable(repeat(each, _AT_MOST) for each in (_SMALL, _LARGE, -_LARGE))
             self._numbers[line] = chain((1.0,), cycle(tried))
