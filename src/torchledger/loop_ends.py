@@ -139,8 +139,7 @@ class _Line:
         for loop in loops:
             if isinstance(loop, ast.While) and names & _mentioned(loop.test):
                 return True
-            tests = (each for each in ast.walk(loop) if isinstance(each, ast.If) and _leaves(each))
-            if any(names & _mentioned(each.test) and not _checks(each.test) for each in tests):
+            if any(names & _mentioned(test) and not _checks(test) for test in _ways_out(loop)):
                 return True
         return False
 
@@ -164,8 +163,7 @@ class _Line:
             if is_read_here and isinstance(self._statement, ast.If) and _leaves(self._statement):
                 ends_if = any(_may_leave(each) for each in self._statement.body)
                 return ValueLoop(None if carried else not ends_if, False, trains, counts)
-            tests = [each.test for each in ast.walk(loop) if isinstance(each, ast.If) and _leaves(each)]
-            if any(names & _mentioned(test) and not _checks(test) for test in (loop.test, *tests)):
+            if any(names & _mentioned(test) and not _checks(test) for test in (loop.test, *_ways_out(loop))):
                 advances = not carried and self._alone_assigns(names & _mentioned(loop.test), loop)
                 return ValueLoop(None, bool(names & _mentioned(loop.test)), trains, counts, advances)
         return None
@@ -324,10 +322,9 @@ def _counts(loop: ast.While) -> bool:
         and isinstance(each.target, ast.Name)
         and isinstance(each.value, ast.Constant)
     }
-    ways = [each.test for each in ast.walk(loop) if isinstance(each, ast.If) and _leaves(each)]
     return any(
         isinstance(part, ast.Compare) and bool(_mentioned(part) & (counted | _LENGTHS))
-        for test in (loop.test, *ways)
+        for test in (loop.test, *_ways_out(loop))
         for part in _parts(test)
     )
 
@@ -338,6 +335,11 @@ def _parts(test: ast.expr) -> Sequence[ast.expr]:
 
 def _checks(expression: ast.expr) -> bool:
     return bool({each.removeprefix(".") for each in _mentioned(expression)} & _CHECKS)
+
+
+def _ways_out(loop: ast.stmt) -> list[ast.expr]:
+    """The conditions in a loop under which it may be left."""
+    return [each.test for each in ast.walk(loop) if isinstance(each, ast.If) and _leaves(each)]
 
 
 def _leaves(statement: ast.If) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from traceback import walk_stack
 from types import FrameType
@@ -39,30 +39,28 @@ def is_checked() -> bool:
 
 def user_lines() -> tuple[tuple[str, int], ...]:
     """All lines of the stack that are neither torch's nor ours, innermost first."""
-    frames = ((frame.f_code.co_filename, line) for frame, line in walk_stack(sys._getframe(1)))
-    return tuple((file, line) for file, line in frames if not file.startswith((_TORCH, _OURS, "<")))
+    return tuple((frame.f_code.co_filename, line) for frame, line in _user_frames())
 
 
 def user_line(generated: Collection[str] = ()) -> str:
     """The innermost line of the stack that is neither torch's nor ours, nor in one of the ``generated`` files."""
-    for frame, line in walk_stack(sys._getframe(1)):
-        file = frame.f_code.co_filename
-        if not file.startswith((_TORCH, _OURS, "<")) and file not in generated:
-            return f"{file}:{line}"
-    return "unknown"
+    return next((f"{frame.f_code.co_filename}:{line}" for frame, line in _user_frames(generated)), "unknown")
 
 
 def user_stack(generated: Collection[str] = ()) -> tuple[FrameType | None, tuple[str, ...]]:
     """The innermost frame that is neither torch's nor ours, nor of the ``generated`` files, and the lines of all such,
     outermost first."""
-    innermost: FrameType | None = None
-    lines = []
+    frames = list(_user_frames(generated))
+    lines = tuple(f"{frame.f_code.co_filename}:{line}" for frame, line in reversed(frames))
+    return (frames[0][0] if frames else None), lines
+
+
+def _user_frames(generated: Collection[str] = ()) -> Iterator[tuple[FrameType, int]]:
+    """The frames of the stack that are neither torch's nor ours, nor of the ``generated`` files, innermost first."""
     for frame, line in walk_stack(sys._getframe(1)):
         file = frame.f_code.co_filename
         if not file.startswith((_TORCH, _OURS, "<")) and file not in generated:
-            innermost = innermost or frame
-            lines.append(f"{file}:{line}")
-    return innermost, tuple(reversed(lines))
+            yield frame, line
 
 
 def generated_line(generated: Collection[str]) -> tuple[str, int] | None:

@@ -6,7 +6,7 @@ import importlib.util
 import os
 import subprocess
 import sys
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 
 from torchledger.errors import UsageError
 
@@ -53,17 +53,21 @@ sys.exit({_NO_MAIN} if is_package and find_spec(name + ".__main__") is None else
 """
 
 
+def _spec_of_top(top: str) -> ModuleSpec | None:
+    # The script's own path begins with the working folder, this command's need not.
+    return PathFinder.find_spec(top, [os.getcwd()]) or importlib.util.find_spec(top)
+
+
 def _has_top(top: str) -> bool:
     try:
-        # The script's own path begins with the working folder, this command's need not.
-        return (PathFinder.find_spec(top, [os.getcwd()]) or importlib.util.find_spec(top)) is not None
+        return _spec_of_top(top) is not None
     except ValueError:  # "__main__", and the empty name
         return False
 
 
 def _lies_where_it_says(name: str) -> bool:
     top, *parts = name.split(".")
-    spec = PathFinder.find_spec(top, [os.getcwd()]) or importlib.util.find_spec(top)
+    spec = _spec_of_top(top)
     for part in parts:
         if spec is None or spec.submodule_search_locations is None:
             return False

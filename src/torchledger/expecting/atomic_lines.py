@@ -65,13 +65,9 @@ def waiting_in_lines(
     >>> waiting_in_lines(512, 32, 16, 4, 2**20) < most_in_line(512, 32, 16, 4)
     True
     """
-    if rows % 2 == 0 and rows <= places:
-        row = _bucket(np.arange(1 - places, places), rows, is_past=is_past)
-    elif rows <= places:
-        row = _clipped(np.arange(1 - places, places), rows)
-    else:
+    if rows > places:
         return most_in_line(places, rows, width, element_bytes)
-    met = _met_by_row(places, row, rows)
+    met = _met_by_row(places, _row_of_distance(places, rows, is_past=is_past), rows)
     elements = max(1, LINE_BYTES // element_bytes)
     line = (np.arange(rows)[:, None] * width + np.arange(width)).ravel() // elements
     every = width * places
@@ -117,9 +113,13 @@ def _pairs_of_rows(places: int, rows: int) -> NDArray[np.float64]:
     pairs = _pairs_apart(places)
     if rows == len(pairs):
         return pairs
+    return np.asarray(np.bincount(_row_of_distance(places, rows), weights=pairs, minlength=rows), np.float64)
+
+
+def _row_of_distance(places: int, rows: int, *, is_past: bool = False) -> NDArray[np.int64]:
+    """The row of the table for each distance, from ``1 - places`` on, where there are fewer rows than distances."""
     apart = np.arange(1 - places, places)
-    row = _clipped(apart, rows) if rows % 2 else _bucket(apart, rows)
-    return np.asarray(np.bincount(row, weights=pairs, minlength=rows), np.float64)
+    return _clipped(apart, rows) if rows % 2 else _bucket(apart, rows, is_past=is_past)
 
 
 def _pairs_apart(places: int) -> NDArray[np.float64]:
