@@ -22,6 +22,10 @@ os.environ["TORCHLEDGER_TESTS_CACHE"] = (
     "PYTEST_XDIST_WORKER" in os.environ and os.environ.get("TORCHLEDGER_TESTS_CACHE")
 ) or tempfile.mkdtemp(prefix="torchledger-tests-")
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.environ["TORCHLEDGER_TESTS_CACHE"]
+# Where Python may write nothing beside its sources, each of hundreds of processes would compile all of torch's: 12 s.
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+    os.environ["PYTHONPYCACHEPREFIX"] = os.path.join(os.environ["TORCHLEDGER_TESTS_CACHE"], "bytecode")
+    sys.dont_write_bytecode, sys.pycache_prefix = False, os.environ["PYTHONPYCACHEPREFIX"]
 
 import hypothesis
 import pytest
