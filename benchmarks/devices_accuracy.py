@@ -76,6 +76,10 @@ class Measured:
     launches: Sequence[MeasuredLaunch]
     told: Mapping[str, Any]
     folder: Path
+    programs: Sequence[MeasuredLaunch] = ()
+    rounded: Sequence[MeasuredLaunch] = ()
+    """Launches of drawn programs that were opened since, with what ran before each: the model that is shipped learns of
+    them. Products of float32 were rounded in the second ones."""
 
     @property
     def judged(self) -> list[Sample]:
@@ -112,9 +116,14 @@ def read_measured(folder: Path) -> Measured:
     samples = read_samples(operators) if operators.exists() else []
     told = json.loads((folder / "calibration.json").read_text())
     record = decode(Device, json.dumps(told["device"]).encode())
-    files = [folder / f"{name}_{TORCH}.launches" for name in ("fused", "rare_fused")]
-    launches = [item for path in files if path.exists() for item in read_launches(path).launches]
-    return Measured(record, samples, [item for item in launches if not clips_as_no_model_does(item)], told, folder)
+    launches = [item for item in _launches(folder, "fused", "rare_fused") if not clips_as_no_model_does(item)]
+    drawn, rounded = (_launches(folder, name) for name in ("programs", "programs_tf32"))
+    return Measured(record, samples, launches, told, folder, drawn, rounded)
+
+
+def _launches(folder: Path, *names: str) -> list[MeasuredLaunch]:
+    files = [folder / f"{name}_{TORCH}.launches" for name in names]
+    return [item for path in files if path.exists() for item in read_launches(path).launches]
 
 
 def judge_launches(model: TimeModel, launches: Sequence[MeasuredLaunch]) -> dict[str, Any]:
@@ -227,7 +236,8 @@ def minutes(
             model = replace(model, entries={**model.entries, **entries}, extras=base.extras)
             report(f"{label}, from nothing", model, len(samples), len(launches), time.monotonic() - began)
     if ship is not None:
-        model, _, _ = learn(start, measured.samples, measured.launches, jobs=jobs)
+        launches = [*measured.launches, *measured.programs]
+        model, _, _ = learn(start, measured.samples, launches, rounded=measured.rounded, jobs=jobs)
         if former is not None:
             anew = {key: entry for key, entry in model.entries.items() if key.startswith(families)}
             # These were measured on this device alone, and taught the base as they are.

@@ -40,6 +40,7 @@ from torchledger.fitting.launches import (
     align_columns,
     build_launch_tables,
     fit_launch_table,
+    join_launch_tables,
     usual_options,
 )
 from torchledger.fitting.learning import COVERAGE, Options
@@ -74,18 +75,8 @@ def tables(
         build_launch_tables(exact, machine, convolution_tf32=False)[0],
     )
     for family, table in (pair for tables_of_others in others for pair in tables_of_others.items()):
-        found[family] = joined(found[family], table) if family in found else table
+        found[family] = join_launch_tables(found[family], table) if family in found else table
     return {family: table for family, table in found.items() if family.startswith(FAMILIES)}
-
-
-def joined(one: LaunchTable, other: LaunchTable) -> LaunchTable:
-    """The rows of both."""
-    stacked = {
-        name: np.concatenate([getattr(one, name), getattr(other, name)])
-        for name in ("log_baseline", "roofline_us", "inductor_us", "times_us", "programs")
-    }
-    values = np.concatenate([one.values, align_columns(other.values, other.names, one.names)])
-    return replace(one, values=values, **stacked)
 
 
 def tables_beside(paths: Sequence[Path]) -> dict[str, LaunchTable]:
@@ -96,7 +87,7 @@ def tables_beside(paths: Sequence[Path]) -> dict[str, LaunchTable]:
         machine = replace(find_model(read.device).machine, networks=LATEST_NETWORKS)
         described, _ = build_launch_tables(read.launches, machine, convolution_tf32="exact" not in path.name)
         for family, table in described.items():
-            found[family] = joined(found[family], table) if family in found else table
+            found[family] = join_launch_tables(found[family], table) if family in found else table
     return found
 
 
@@ -258,7 +249,7 @@ def main() -> None:
     taught = tables(learned, model.machine, exact, rounded)
     own = set(taught)
     for family, table in tables_beside(arguments.beside).items():
-        taught[family] = joined(taught[family], table) if family in taught else table
+        taught[family] = join_launch_tables(taught[family], table) if family in taught else table
     for family, table in taught.items():
         if not family.startswith(tuple(arguments.families)):
             continue

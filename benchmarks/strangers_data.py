@@ -7,7 +7,7 @@ attention in programs; ``library_torch2.11.launches``: calls of other libraries 
 graphs with times of all but attention, which tell what ran before too. ``programs_tf32_torch2.11.launches`` are those
 whose products and convolutions of float32 were rounded. ``--more`` are tars of further
 ledgers. Where FROM is TO, what lies there stays, and the programs of those tars that it lacks are added; where FROM is
-an ``attention.json``, attention alone is written. Needs no GPU.
+an ``attention.json``, attention alone is written, and where it is a tar, whole programs alone. Needs no GPU.
 """
 
 from __future__ import annotations
@@ -148,13 +148,21 @@ def main() -> None:
     parser.add_argument("source", type=Path)
     parser.add_argument("target", type=Path)
     parser.add_argument("--more", nargs="*", type=Path, default=[], metavar="TAR", help="or attention.json")
-    parser.add_argument("--device", default="NVIDIA H200", help="which one measured FROM, where that is attention.json")
+    parser.add_argument("--device", default="NVIDIA H200", help="which one measured FROM, where that is one file")
     arguments = parser.parse_args()
     target: Path = arguments.target
     if arguments.source.suffix == ".json":
         sources = [arguments.source, *arguments.more]
         rows = [each for path in sources for each in attention_launches(json.loads(path.read_text()), path.stem)]
         print(f"{write_data(target / 'attention_torch2.11.launches', rows, arguments.device):,} launches of attention")
+        return
+    if arguments.source.suffix == ".tar":
+        paths = (path for tar in (arguments.source, *arguments.more) for path in ledgers_of(tar))
+        found: dict[str, list[MeasuredLaunch]] = {"programs": [], "programs_tf32": []}
+        for path in paths:
+            found["programs_tf32" if is_rounded(path) else "programs"] += launches_of_program(path)
+        for name, own in found.items():
+            print(f"{write_data(target / f'{name}_torch2.11.launches', own, arguments.device):,} launches of {name}")
         return
     launches: list[MeasuredLaunch] = []
     others: list[MeasuredLaunch] = []

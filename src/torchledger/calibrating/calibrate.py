@@ -117,15 +117,16 @@ def learn(
     samples: Sequence[Sample],
     launches: Sequence[MeasuredLaunch],
     *,
+    rounded: Sequence[MeasuredLaunch] = (),
     jobs: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[TimeModel, dict[str, float], float | None]:
     """A transferred model corrected by a device's own measurements, without those that are for judging; its errors on
-    these by operator, in per cent; and the share of them within the intervals."""
+    these by operator, in per cent; and the share of them within the intervals. ``rounded`` is of ``correct_model``."""
     judged = [sample for sample in samples if sample.group == EVALUATION]
     learned = [sample for sample in samples if sample.group != EVALUATION]
     if base.machine.counts_waves:
-        model, left_out = correct_model(base, learned, launches, jobs=jobs, progress=progress)
+        model, left_out = correct_model(base, learned, launches, rounded=rounded, jobs=jobs, progress=progress)
     else:  # no multiprocessors, no tiles: there is nothing that another device could teach
         model, left_out = fit(learned, record=base.machine.device, jobs=jobs, progress=progress)
     for each in left_out:

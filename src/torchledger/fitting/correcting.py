@@ -19,7 +19,13 @@ from torchledger.expecting.machine import Machine
 from torchledger.fitting.carrying import answer
 from torchledger.fitting.common_correction import learn_common, with_common
 from torchledger.fitting.fit import in_processes
-from torchledger.fitting.launches import LaunchTable, align_columns, build_launch_tables, merge_alike
+from torchledger.fitting.launches import (
+    LaunchTable,
+    align_columns,
+    build_launch_tables,
+    join_launch_tables,
+    merge_alike,
+)
 from torchledger.fitting.learning import COVERAGE, MIN_SHAPES, Options, constant_blend, fit_blend
 from torchledger.fitting.sample_launches import launches_of_samples
 from torchledger.fitting.tables import LeftOut, SampleTable, build_tables, join_tables, shape_groups, to_general
@@ -48,6 +54,7 @@ def correct_model(
     samples: Sequence[Sample],
     launches: Sequence[MeasuredLaunch] = (),
     *,
+    rounded: Sequence[MeasuredLaunch] = (),
     others: Sequence[TimeModel] = (),
     options: Options | None = None,
     jobs: int | None = None,
@@ -56,15 +63,19 @@ def correct_model(
     """A transferred model with corrections learned from this device's own measurements; and what they left out.
 
     Entries without measurements stay as they were transferred but for what operators have in common, with the widened
-    interval of that. ``others`` are models
-    transferred to the same machine by another way: each entry starts from the one whose answers need the least.
+    interval of that. ``rounded`` are launches of programs whose products of float32 were allowed to be rounded for the
+    tensor cores. ``others`` are models transferred to the same machine by another way: each entry starts from the one
+    whose answers need the least.
     """
     tables, left_out = operator_tables(model, samples)
     work: list[tuple[Entry, SampleTable | LaunchTable]] = [(model.entries[key], table) for key, table in tables.items()]
     everything = [*launches, *launches_of_samples(as_general(sample) for sample in samples)]
-    if everything:
+    if everything or rounded:
         of_launches, refused = build_launch_tables(everything, model.machine)
-        left_out += refused
+        of_rounded, refused_too = build_launch_tables(rounded, model.machine, allow_tf32=True)
+        left_out += [*refused, *refused_too]
+        for key, table in of_rounded.items():
+            of_launches[key] = join_launch_tables(of_launches[key], table) if key in of_launches else table
         work += [(model.entries[key], table) for key, table in of_launches.items() if key in model.entries]
     found = [
         min((_rows(start, table, model.machine) for start in (entry, *_same(others, entry.key))), key=_unevenness)

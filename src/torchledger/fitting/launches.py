@@ -216,6 +216,21 @@ def _without_former(table: LaunchTable) -> LaunchTable:
     return replace(table, names=names, values=align_columns(table.values, table.names, names))
 
 
+def join_launch_tables(one: LaunchTable, other: LaunchTable) -> LaunchTable:
+    """The rows of two tables of one family; a column that one of them lacks is 0 there."""
+    names = tuple(sorted(dict.fromkeys((*one.names, *other.names)), key=lambda name: name not in _RANGE_COLUMNS))
+    return LaunchTable(
+        family=one.family,
+        names=names,
+        values=np.concatenate([align_columns(each.values, each.names, names) for each in (one, other)]),
+        log_baseline=np.concatenate([one.log_baseline, other.log_baseline]),
+        roofline_us=np.concatenate([one.roofline_us, other.roofline_us]),
+        inductor_us=np.concatenate([one.inductor_us, other.inductor_us]),
+        times_us=np.concatenate([one.times_us, other.times_us]),
+        programs=np.concatenate([one.programs, other.programs]),
+    )
+
+
 def merge_alike(table: LaunchTable) -> LaunchTable:
     """One row for the launches of a program that look alike, as those of equal layers do, with their median time."""
     _, program = np.unique(table.programs, return_inverse=True)
