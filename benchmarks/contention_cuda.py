@@ -165,7 +165,8 @@ def main() -> None:
                 rows.append(row)
                 if rank == 0:
                     print(json.dumps(row), flush=True)
-                    options.output.write_text(json.dumps(rows))
+                    known = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+                    options.output.write_text(json.dumps(known | {"rows": rows}))
     dist.destroy_process_group()
 
 

@@ -1,5 +1,8 @@
 """What kernels draw at full clocks, beside the rows that it is fitted to: ``python benchmarks/fit_power.py [ROWS]``.
 
+``--into MODEL.tlmodel`` keeps it in the model of the device that was measured, where its generation's do not stand for
+it; ``--beside NAME`` where that file takes entries from a model that is shipped (``save_model``).
+
 ``torchledger fit-constants ROWS`` fits it (``fitting/power_costs.py``). Printed for each row of ``power_cuda.py``: how
 much longer it took than in its first 30 ms, as measured and by the fit.
 """
@@ -7,9 +10,11 @@ much longer it took than in its first 30 ms, as measured and by the fit.
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from torchledger.fitting.power_costs import fit_power, read_power
+from torchledger.predicting.model_file import load_model, save_model
 
 NEEDS: tuple[str, ...] = ()
 RUNS: tuple[tuple[str, ...], ...] = ((),)
@@ -21,9 +26,19 @@ def main() -> None:
     """Fit and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", nargs="?", type=Path, default=ROWS)
-    data = read_power(parser.parse_args().rows)
+    parser.add_argument("--into", type=Path, metavar="MODEL")
+    parser.add_argument("--beside", metavar="NAME")
+    options = parser.parse_args()
+    data = read_power(options.rows)
     costs = fit_power(data)
     print(costs)
+    if options.into is not None:
+        model = load_model(options.into)
+        known = model.machine.constants.power
+        if not costs.collective_w and known is not None:  # no tensor parallel step brought it to its limit
+            costs = replace(costs, collective_w=known.collective_w)
+        model = replace(model, machine=replace(model.machine, own_power=costs))
+        save_model(model, options.into, force=True, beside=options.beside)
     for name, row in data.rows.items():
         for kernel, cold_us in row.cold.items():
             share = row.sm_mhz / data.most_mhz

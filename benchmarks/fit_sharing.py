@@ -1,10 +1,11 @@
-"""What collectives and kernels cost each other, fitted to what was measured on two H200s.
+"""What collectives and kernels cost each other, fitted to what was measured on two of a kind.
 
     python benchmarks/fit_sharing.py [--write src/torchledger/planning/sharing.json]
 
-``data/h200/contention_torch2.11.json`` holds collectives alone, beside products and beside copies: beside a kind of
-kernel one takes ``collective`` times as long and ``delay_us`` more, until multiprocessors are free.
-``data/h200/beside_torch2.11.json`` holds what drawn kernels of each kind lose (``kernel``), and how many
+Of each device, in its folder of ``data``, ``contention_torch2.11.json`` holds collectives alone, beside products and
+beside copies: beside a kind of kernel one takes ``collective`` times as long and ``delay_us`` more, until
+multiprocessors are free.
+``beside_torch2.11.json`` there holds what drawn kernels of each kind lose (``kernel``), and how many
 ``multiprocessors`` a collective holds. What a product loses by its rounds of tiles is no fit; it is printed how well
 the rule does (``planning/sharing.py``).
 """
@@ -27,16 +28,22 @@ NEEDS: tuple[str, ...] = ()
 RUNS: tuple[tuple[str, ...], ...] = ((),)
 
 ROOT = Path(__file__).resolve().parents[1]
-MEASURED = ROOT / "data/h200/contention_torch2.11.json"
-BESIDE = ROOT / "data/h200/beside_torch2.11.json"
+DEVICES = ("H200", "H100")
+"""The first is what a device has that nobody measured."""
 KINDS = {"mm": PRODUCT, "attention": ATTENTION}
 WAITS = "late"
 """A collective that moves nothing yet."""
 
 
-def of_collectives(beside: str) -> tuple[float, float]:
+def rows_of(device: str, what: str) -> dict[str, Any]:
+    """What was measured on two of a device."""
+    found: dict[str, Any] = json.loads((ROOT / f"data/{device.lower()}/{what}_torch2.11.json").read_text())
+    return found
+
+
+def of_collectives(device: str, beside: str) -> tuple[float, float]:
     """Factor and delay of collectives beside a kind of kernel: least squares of relative errors."""
-    rows = json.loads(MEASURED.read_text())["rows"]
+    rows = rows_of(device, "contention")["rows"]
     alone = {(row["collective"], row["bytes"]): row["duration_us"] for row in rows if row["beside"] == "nothing"}
     pairs = [
         (alone[row["collective"], row["bytes"]], row["duration_us"])
@@ -52,20 +59,20 @@ def of_collectives(beside: str) -> tuple[float, float]:
     return (ya * bb - yb * ab) / determinant, (yb * aa - ya * ab) / determinant
 
 
-def of_kernels(kind: str) -> float:
+def of_kernels(device: str, kind: str) -> float:
     """How many times as long kernels of a kind take beside a collective that moves: the median."""
     return statistics.median(
         row["beside_us"] / row["alone_us"]
-        for row in json.loads(BESIDE.read_text())["rows"]
+        for row in rows_of(device, "beside")["rows"]
         if KINDS.get(row["kind"], OTHER) == kind and row["collective"] != WAITS
     )
 
 
-def of_rounds() -> dict[str, Any]:
+def of_rounds(device: str) -> dict[str, Any]:
     """Errors of ``rounds_beside`` with the tiles that the model chooses, over drawn products."""
-    measured = json.loads(BESIDE.read_text())
+    measured = rows_of(device, "beside")
     taken = max(measured["collective_blocks"].values())
-    machine = find_model("H200").machine
+    machine = find_model(device).machine
     rows = [row for row in measured["rows"] if row["kind"] == "mm"]
     m, n, k = np.array([row["shape"] for row in rows], dtype=float).T
     ones = np.ones(len(rows))
@@ -74,7 +81,7 @@ def of_rounds() -> dict[str, Any]:
         rounds_beside(int(count), machine.num_multiprocessors, taken).slowdown * row["alone_us"] / row["beside_us"] - 1
         for count, row in zip(tiles, rows, strict=True)
     ]
-    usual = of_kernels(PRODUCT)
+    usual = of_kernels(device, PRODUCT)
     return {
         "products": len({(*row["shape"], row["layout"]) for row in rows}),
         "mean_error": statistics.mean(abs(error) for error in errors),
@@ -88,18 +95,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", type=Path)
     options = parser.parse_args()
-    kinds: dict[str, dict[str, float]] = {}
-    for kind, beside in ((PRODUCT, "products"), (ATTENTION, "products"), (OTHER, "copies")):
-        slope, delay_us = of_collectives(beside)
-        kinds[kind] = {
-            "collective": round(slope, 3),
-            "delay_us": round(delay_us, 1),
-            "kernel": round(of_kernels(kind), 3),
-        }
-    taken = max(json.loads(BESIDE.read_text())["collective_blocks"].values())
-    found = {"H200": {"multiprocessors": taken, "kinds": kinds}}
+    found: dict[str, Any] = {}
+    for device in DEVICES:
+        kinds: dict[str, dict[str, float]] = {}
+        for kind, beside in ((PRODUCT, "products"), (ATTENTION, "products"), (OTHER, "copies")):
+            slope, delay_us = of_collectives(device, beside)
+            kinds[kind] = {
+                "collective": round(slope, 3),
+                "delay_us": round(delay_us, 1),
+                "kernel": round(of_kernels(device, kind), 3),
+            }
+        taken = max(rows_of(device, "beside")["collective_blocks"].values())
+        found[device] = {"multiprocessors": taken, "kinds": kinds}
+        print(device, json.dumps(of_rounds(device), indent=1))
     print(json.dumps(found, indent=1))
-    print(json.dumps(of_rounds(), indent=1))
     if options.write:
         options.write.write_text(json.dumps(found, indent=1) + "\n")
 

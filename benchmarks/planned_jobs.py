@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 from pathlib import Path
+from typing import Any
 
 from torchledger.cli import main as torchledger
 
@@ -18,7 +20,10 @@ def plan_arguments(strategy: str, size: str, device: str, *options: str) -> list
     return ["plan", "--json", "--device", device, "--world", world, *options, *script]
 
 
-def plan_job(strategy: str, size: str, device: str) -> None:
-    """Plan it in this process."""
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+def plan_job(strategy: str, size: str, device: str) -> dict[str, Any]:
+    """Plan it in this process: the ``step`` of the plan's JSON."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
         torchledger(plan_arguments(strategy, size, device))
+    step: dict[str, Any] = json.loads(said.getvalue())["step"]
+    return step

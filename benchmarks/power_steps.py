@@ -70,11 +70,9 @@ def main() -> None:
     options = parser.parse_args()
     rows = json.loads(options.power.read_text())
     steps: dict[str, dict[str, float]] = dict(rows.get("steps", {}))
-    wanted = {
-        ("alone_blocks", size): found["sm_mhz"]
-        for path in options.clocks
-        for size, found in json.loads(path.read_text())["sizes"].items()
-    }
+    read = [each for path in options.clocks for each in json.loads(path.read_text())["sizes"].items()]
+    wanted = {("alone_blocks", size): found["sm_mhz"] for size, found in read}
+    took_us = {size: 1e3 * found["plain_ms"][-1] for size, found in read}
     wanted |= clocks_of_jobs(options.jobs, float(rows["limits"].split(",")[1]))
     for (strategy, size), sm_mhz in wanted.items():
         if options.sizes and size not in options.sizes:
@@ -88,9 +86,10 @@ def main() -> None:
             step_us,
             sm_mhz,
             collectives_us,
+            took_us.get(size) if strategy == "alone_blocks" else None,
         )
         name = size if strategy == "alone_blocks" else f"{strategy} {size}"
-        steps[name] = {name: round(value, 1) for name, value in asdict(step).items()}
+        steps[name] = {name: round(value, 1) for name, value in asdict(step).items() if value is not None}
         print(name, steps[name], flush=True)
     options.output.write_text(json.dumps(rows | {"steps": steps}, indent=1) + "\n")
 

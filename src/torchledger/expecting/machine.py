@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchledger.device.datasheets import ReachedRates, find_data_sheet
-from torchledger.expecting.constants import Constants, LoopCosts
+from torchledger.expecting.constants import Constants, LoopCosts, PowerCosts
 from torchledger.expecting.generations import Generation, NetworkFiles, constants_of_generation, find_generation
 from torchledger.nouns import Device
 from torchledger.work.element_sizes import element_size
@@ -62,6 +62,8 @@ class Machine:
     of more layers in half precision, 10 with the same, and with addresses that a kernel computes once
     (``knows_shared_indices``), 11 with the same, and with atomics that can meet since they are in flight at a time
     (``knows_flights``). A file keeps those that it learned with."""
+    own_power: PowerCosts | None = None
+    """What kernels draw on this very device; ``None``: what they draw on that of its generation."""
 
     @property
     def name(self) -> str:
@@ -82,6 +84,18 @@ class Machine:
     def constants(self) -> Constants:
         """The fitted numbers to compute with: its own, its generation's, or borrowed ones."""
         return self.own_constants or constants_of_generation(self._of_constants)
+
+    @property
+    def power(self) -> PowerCosts | None:
+        """What kernels draw; ``None`` where it was measured on larger or smaller devices alone."""
+        if self.own_power is not None:
+            return self.own_power
+        return self.constants.power if self.constants.reference.is_like(self.device) else None
+
+    @property
+    def power_is_its_own(self) -> bool:
+        """Whether what kernels draw was measured on this very device, which becomes as warm as it does."""
+        return self.own_power is not None or self.constants.reference.device.name == self.device.name
 
     @property
     def _of_constants(self) -> Generation:

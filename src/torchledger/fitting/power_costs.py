@@ -3,7 +3,9 @@
 Watts at rest follow from products with pauses, whose mean power is a line in the share of the time that they run. Watts
 of a kernel that the limit slows are brought to full clocks in proportion to the clock. Steps of training whose clocks
 were read after seconds (``benchmarks/power_steps.py``) say what a device that has become warm leaves of its limit, and
-those of ranks whose kernels wait for collectives what these draw.
+those of ranks whose kernels wait for collectives what these draw. Where it was measured how long such steps took, they
+say how products slow down, too: a device may lower its clocks within the first milliseconds, so that what is taken for
+a product at full clocks is not.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ class PowerRow:
 class PowerStep:
     """A step that is repeated for seconds at the power limit: its kernels and its duration at full clocks as they are
     predicted, in microseconds, the FLOPs of its products in half precision, and the clock that was read;
-    ``collectives_us`` is the time of collectives that have no kernel beside them."""
+    ``collectives_us`` is the time of collectives that have no kernel beside them; ``measured_us`` how long the step
+    took then, ``None`` where it was not written down."""
 
     products_us: float
     product_flops: float
@@ -43,6 +46,7 @@ class PowerStep:
     step_us: float
     sm_mhz: float
     collectives_us: float = 0.0
+    measured_us: float | None = None
 
 
 @dataclass(frozen=True)
@@ -132,8 +136,20 @@ def fit_power(data: PowerRows) -> PowerCosts:
     if not shares:
         return costs
     costs = replace(costs, lasting_share=round(statistics.median(shares), 3))
+    of_steps = [_product_clock(step, data) for step in data.steps.values() if step.measured_us and step.products_us]
+    if of_steps:
+        costs = replace(costs, product_clock=round(statistics.median(of_steps), 3))
     collective_w = [_collective_w(step, costs, data) for step in data.steps.values() if step.collectives_us]
     return replace(costs, collective_w=round(statistics.median(collective_w), 1)) if collective_w else costs
+
+
+def _product_clock(step: PowerStep, data: PowerRows) -> float:
+    """The share of the full clock below which products are slower, for a step to take what it took: attention takes
+    longer as the clock falls, other kernels do not."""
+    assert step.measured_us is not None
+    share = step.sm_mhz / data.most_mhz
+    longer_us = step.measured_us - step.step_us - step.attention_us * (1 / share - 1)
+    return share * (1 + longer_us / step.products_us)
 
 
 def _share_of_limit(step: PowerStep, costs: PowerCosts, data: PowerRows) -> float:

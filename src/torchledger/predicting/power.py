@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchledger.expecting.constants import PowerCosts
 from torchledger.expecting.machine import Machine
 from torchledger.nouns import Launch, Prediction, StepCall
 from torchledger.work.element_sizes import element_size
@@ -79,13 +78,12 @@ def mean_clock(work: StepWork, duration_us: float, machine: Machine, *, is_lasti
     """The share of its full clocks at which a device can go on with steps of ``duration_us``; 1 where its power limit
     or what kernels draw is unknown; the duration is that at full clocks. ``is_lasting``: for seconds and longer, as
     training does, not for a second."""
-    costs, limit_w = _costs_on(machine), machine.device.power_limit_w
+    costs, limit_w = machine.power, machine.device.power_limit_w
     if costs is None or limit_w is None or duration_us <= 0:
         return 1.0
     above_idle_j = costs.above_idle_j(work.product_flops, work.attention_us, work.others_us, work.collectives_us)
     # How warm a device becomes is its own: on another one of the generation nobody read the clocks of such runs.
-    is_known = machine.constants.reference.device.name == machine.device.name
-    lasting = costs.lasting_share if is_lasting and is_known else None
+    lasting = costs.lasting_share if is_lasting and machine.power_is_its_own else None
     share = costs.limit_share if lasting is None else lasting
     left_j = (limit_w * share - costs.idle_w) * duration_us / 1e6
     return min(1.0, left_j / above_idle_j) if above_idle_j > 0 else 1.0
@@ -93,15 +91,9 @@ def mean_clock(work: StepWork, duration_us: float, machine: Machine, *, is_lasti
 
 def sustained_share(part: StepWork, clock: float, machine: Machine) -> float:
     """By what fraction a piece of work takes longer at a share of the full clocks than in a short run."""
-    costs = _costs_on(machine)
+    costs = machine.power
     if costs is None:
         return 0.0
     if part.product_flops:
         return max(0.0, costs.product_clock / clock - 1)
     return 1 / clock - 1 if part.attention_us else 0.0
-
-
-def _costs_on(machine: Machine) -> PowerCosts | None:
-    """What kernels draw; ``None`` where it was measured on larger or smaller devices alone."""
-    constants = machine.constants
-    return constants.power if constants.reference.is_like(machine.device) else None

@@ -61,12 +61,24 @@ def test_the_clock_of_training_that_lasts_is_as_it_was_read(size: str) -> None:
     assert clock == pytest.approx(step["sm_mhz"] / 1980, rel=0.06)
 
 
-def test_where_no_lasting_run_was_measured_the_short_one_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    power = MACHINE.constants.power
+def test_where_no_lasting_run_was_measured_the_short_one_stands() -> None:
+    power = MACHINE.power
     assert power is not None
     work, short = StepWork(1e3, 1e12), mean_clock(StepWork(1e3, 1e12), 1e3, MACHINE)
-    monkeypatch.setattr("torchledger.predicting.power._costs_on", lambda machine: replace(power, lasting_share=None))
-    assert mean_clock(work, 1e3, MACHINE, is_lasting=True) == short
+    brief = replace(MACHINE, own_power=replace(power, lasting_share=None))
+    assert mean_clock(work, 1e3, brief, is_lasting=True) == short
+
+
+def test_what_a_device_draws_itself_stands_for_what_its_generation_does() -> None:
+    power = MACHINE.power
+    assert power is not None
+    work = StepWork(1e3, 1e12)
+    hungry = replace(power, product_j_per_tflop=2 * power.product_j_per_tflop)
+    other = replace(MACHINE.device, name="NVIDIA H100 80GB HBM3")
+    assert not replace(MACHINE, device=other).power_is_its_own
+    own = replace(MACHINE, device=other, own_power=hungry)
+    assert own.power_is_its_own
+    assert mean_clock(work, 1e3, own) < mean_clock(work, 1e3, MACHINE)
 
 
 def test_nothing_is_slowed_where_the_limit_is_unknown() -> None:
