@@ -1,4 +1,4 @@
-"""What the host of a rank needs for each entry: more for what comes with ranks, and all of it by one slowness."""
+"""What the host of a rank needs for each entry: more for what comes with ranks, and its own work by one slowness."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def graph_us(host: RankHost, call: StepCall, *, wakes: bool = False, collectives
     return host.graph_us(call, (), wakes_autograd=wakes, collectives=collectives)
 
 
-def test_all_costs_go_with_the_slowness() -> None:
+def test_what_python_does_goes_with_the_slowness() -> None:
     def costs(slowness: float) -> list[float]:
         host = RankHost(slowness, "eager")
         return [
@@ -108,6 +108,12 @@ def test_a_replayed_graph_costs_the_host_once_whatever_it_launches() -> None:
     assert graph_us(host, BACKWARD, wakes=True, collectives=9) == STEP_COSTS["graphs replays"]
     assert host.launch_us(FUSED) == host.graph_collective_us() == 0
     assert host.step_us() == STEP_COSTS["graphs step"]
+
+
+def test_a_message_between_stages_costs_a_slow_host_no_more() -> None:
+    message = replace(REDUCE, name="c10d::send")
+    quick, slow = (RankHost(slowness, "eager").collective_us(message, by_fsdp=False) for slowness in (1.0, 1.7))
+    assert quick == slow == RANK_COSTS["message"]
 
 
 def test_a_message_that_a_program_asks_for_itself_costs_what_any_collective_does() -> None:
