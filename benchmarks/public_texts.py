@@ -5,15 +5,16 @@ from __future__ import annotations
 KERNELS = """Kernels: vTrain's A100 by estimate-train-time's operators (fitted to all of them, no step among them),
 the H100 by its own model (`devices.md`), NeuSight's A100 and the B200 transferred by data sheet. The B200's sheet
 holds what SimuMax's authors measured of products and attention on one (a kernel at a time, no step); products and
-attention are slowed by the energy of a step at the power limit, as measured on an H200 (`strangers.md`). An H100's
-kernels beside collectives are slowed as measured on two H200s, its attention by flash-attention 2 and its eager
-kernels as measured on one (below). A host's launch is taken to need 10 us, as usual; hosts of vTrain's and nanotron's
-programs need what their own code does (below) and 6.75 us for each launch (`fused launch host us` of the H100's
-model). Lines with a factor are all of the set's predictions times one number, the median of its development rows; the
-constant TFLOP/s is the one rate that fits the rows of its line best, known only behind them. Peers' published errors:
-vTrain 8.4 % on one node, 14.7 % on several; NeuSight 7.7 %; SimuMax 5.6 % (the last two also beside the rows here).
-vTrain's links: 800 Gbit/s a node at the share of their rate that measured InfiniBand reaches; nanotron's: EFA as its
-authors measured it (`fabrics.md`)."""
+attention are slowed by the energy of a step at the power limit, as measured on an H100 for these and else on an H200
+(`strangers.md`). An H100's kernels beside collectives are slowed as measured on two of them (by what two H200s and
+the power of one said before, nanotron's rows erred by 6.4 and 6.2 %, looked at and sealed), its attention by
+flash-attention 2 and its eager kernels as measured on one (below). A host's launch is taken to need 10 us, as usual;
+hosts of vTrain's and nanotron's programs need what their own code does (below) and 6.75 us for each launch (`fused
+launch host us` of the H100's model). Lines with a factor are all of the set's predictions times one number, the
+median of its development rows; the constant TFLOP/s is the one rate that fits the rows of its line best, known only
+behind them. Peers' published errors: vTrain 8.4 % on one node, 14.7 % on several; NeuSight 7.7 %; SimuMax 5.6 % (the
+last two also beside the rows here). vTrain's links: 800 Gbit/s a node at the share of their rate that measured
+InfiniBand reaches; nanotron's: EFA as its authors measured it (`fabrics.md`)."""
 
 DESCRIBED = """Programs are described as their public source has them. nanotron by huggingface/nanotron at the time of
 its measurements (e24d248 of 2025-02-19): copies of heads around attention, lengths counted anew by each block, eager

@@ -97,6 +97,7 @@ def transfer_machine(machine: Machine, device: Device, reached: ReachedRates | N
         learned_on=machine.learned_on or machine.device.compute_capability,
         reached=reached,
         networks=machine.networks,
+        own_power=machine.own_power if device.name == machine.device.name else None,
     )
 
 

@@ -52,6 +52,14 @@ def test_fewer_multiprocessors_lengthen_what_does_not_wait_for_memory(source: Ti
     assert ratio(source, fewer, "linear", PRODUCT) == pytest.approx(2.0, rel=0.05)
 
 
+def test_what_a_device_draws_stays_with_it() -> None:
+    known = find_model("H100")
+    assert known.machine.own_power is not None
+    assert transfer_model(known, known.machine.device).machine.own_power == known.machine.own_power
+    other = replace(known.machine.device, name="NVIDIA H100 of another kind")
+    assert transfer_model(known, other).machine.own_power is None
+
+
 def test_there_and_back_is_the_same(source: TimeModel) -> None:
     half = carried(source, bytes_per_us=source.machine.bytes_per_us / 2)
     back = replace(transfer_model(half, source.machine.device), machine=source.machine)
