@@ -87,6 +87,7 @@ def read_power(path: Path) -> PowerRows:
         raise FitError(f"{path} holds no rows of benchmarks/power_cuda.py, or is damaged ({error}).") from error
     values = [value for row in found.rows.values() for value in (row.watts, row.sm_mhz, *row.cold.values())]
     values += [value for step in found.steps.values() for value in (step.step_us, step.sm_mhz)]
+    values += [step.measured_us for step in found.steps.values() if step.measured_us is not None]
     if missing or min((*rates, *values)) <= 0:
         said = f"lacks {', '.join(missing)}" if missing else "has watts, clocks or times that are not above 0"
         raise FitError(f"{path} {said}: run benchmarks/power_cuda.py again, to its end.")
@@ -136,17 +137,18 @@ def fit_power(data: PowerRows) -> PowerCosts:
     if not shares:
         return costs
     costs = replace(costs, lasting_share=round(statistics.median(shares), 3))
-    of_steps = [_product_clock(step, data) for step in data.steps.values() if step.measured_us and step.products_us]
-    if of_steps:
+    said = [_product_clock(step, data) for step in data.steps.values()]
+    if of_steps := [clock for clock in said if clock is not None]:
         costs = replace(costs, product_clock=round(statistics.median(of_steps), 3))
     collective_w = [_collective_w(step, costs, data) for step in data.steps.values() if step.collectives_us]
     return replace(costs, collective_w=round(statistics.median(collective_w), 1)) if collective_w else costs
 
 
-def _product_clock(step: PowerStep, data: PowerRows) -> float:
+def _product_clock(step: PowerStep, data: PowerRows) -> float | None:
     """The share of the full clock below which products are slower, for a step to take what it took: attention takes
-    longer as the clock falls, other kernels do not."""
-    assert step.measured_us is not None
+    longer as the clock falls, other kernels do not. ``None`` where it is not known what it took."""
+    if step.measured_us is None or not step.products_us:
+        return None
     share = step.sm_mhz / data.most_mhz
     longer_us = step.measured_us - step.step_us - step.attention_us * (1 / share - 1)
     return share * (1 + longer_us / step.products_us)

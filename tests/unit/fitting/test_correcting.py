@@ -9,14 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.factories import make_device, make_sample
+from tests.launch_times import product
 
 from torchledger.device.datasheets import find_data_sheet
 from torchledger.errors import FitError
 from torchledger.fitting.correcting import correct_model, error_pct
 from torchledger.fitting.time_model import TimeModel
 from torchledger.fitting.transfer import transfer_machine, transfer_model
-from torchledger.nouns import Ceilings, Sample
+from torchledger.nouns import Ceilings, Launch, Sample
 from torchledger.predicting import find_model, load_model, predict_table, save_model
+from torchledger.predicting.launches import predict_launches
+from torchledger.store.launch_file import MeasuredLaunch
 
 SLOWER = 1.3
 """How much longer the made-up device takes than its data sheet lets one expect."""
@@ -55,6 +58,26 @@ def test_entries_without_rows_keep_their_answer_and_their_wider_interval() -> No
     ask = {"rows": np.array([4096]), "dim": np.array([1024])}
     one, other = (predict_table(each, "softmax", ask) for each in (transferred(), model))
     assert (one.duration_us, one.low_us) == (other.duration_us, other.low_us)
+
+
+def test_products_that_were_rounded_correct_what_is_said_of_rounded_products_alone() -> None:
+    def wide(size: int) -> Launch:
+        launch = product(size, 1024, 512)
+        buffers = tuple(replace(each, dtype="float32") for each in launch.buffers)
+        return replace(launch, buffers=buffers)
+
+    launches = [wide(size) for size in (256, 512, 1024, 2048)]
+    before = predict_launches(transferred(), launches, allow_tf32=True)
+    measured = [
+        MeasuredLaunch(launch, (SLOWER * said.duration_us,), f"program-{number}")
+        for number, (launch, said) in enumerate(zip(launches, before, strict=True))
+    ]
+    model, left_out = correct_model(transferred(), [], rounded=measured, jobs=1)
+    after = predict_launches(model, launches, allow_tf32=True)
+    assert not left_out
+    assert all(one.duration_us < new.duration_us for one, new in zip(before, after, strict=True))
+    exact = [predict_launches(each, launches) for each in (transferred(), model)]
+    assert [one.duration_us for one in exact[0]] == [one.duration_us for one in exact[1]]
 
 
 def test_an_operator_that_the_model_never_learned_is_said_to_be_left_out() -> None:

@@ -178,6 +178,21 @@ def test_steps_at_lower_clocks_leave_less_of_the_limit_and_without_steps_nothing
     assert fit_power(read_power(without)) == replace(shipped, lasting_share=None, collective_w=0.0)
 
 
+def test_steps_whose_length_is_known_say_below_which_clock_products_are_slower(tmp_path: Path) -> None:
+    rows = json.loads(POWER.read_text())
+    most_mhz, slower_below = float(rows["limits"].split(",")[1]), 0.95
+    for step in rows["steps"].values():
+        share = step["sm_mhz"] / most_mhz
+        longer_us = step["products_us"] * (slower_below / share - 1) + step["attention_us"] * (1 / share - 1)
+        step["measured_us"] = step["step_us"] + longer_us
+    (measured := tmp_path / "measured.json").write_text(json.dumps(rows))
+    assert fit_power(read_power(measured)) == replace(fit_power(read_power(POWER)), product_clock=slower_below)
+    next(iter(rows["steps"].values()))["measured_us"] = -1.0
+    measured.write_text(json.dumps(rows))
+    with pytest.raises(FitError, match="not above 0"):
+        read_power(measured)
+
+
 def test_ranks_at_lower_clocks_say_that_their_collectives_draw_more(tmp_path: Path) -> None:
     rows = json.loads(POWER.read_text())
     ranks = {name: step for name, step in rows["steps"].items() if step.get("collectives_us")}

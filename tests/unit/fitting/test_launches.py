@@ -14,9 +14,16 @@ from torchledger.errors import FitError
 from torchledger.expecting.launch_families import family_of
 from torchledger.expecting.launch_features import features_of_launches
 from torchledger.fitting.fit_data import fit_launches
-from torchledger.fitting.launches import build_launch_tables, evaluate_on_programs, machine_of_launches
+from torchledger.fitting.launches import (
+    align_columns,
+    build_launch_tables,
+    evaluate_on_programs,
+    join_launch_tables,
+    machine_of_launches,
+)
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Access, LoopNest
+from torchledger.store.launch_file import MeasuredLaunch
 
 _MACHINE = make_machine("TEST", 132, {"bfloat16": 5e8}, 3e6, 1.5)
 
@@ -132,6 +139,17 @@ def test_a_product_is_described_by_its_sides_and_layout() -> None:
     assert features is not None and features.family == "launch:gemm/any"
     assert [round(math.exp(features.values[f"log {side}"])) for side in "mnk"] == [256, 128, 512]
     assert features.values["left by columns"] == 0
+
+
+def test_a_table_joined_with_another_keeps_both_and_fills_what_one_lacks_with_zeros() -> None:
+    items = [MeasuredLaunch(product(64, 64, size), (3.0,), f"program-{size}") for size in (32, 64, 96)]
+    (one,), (other,) = (build_launch_tables(some, _MACHINE)[0].values() for some in (items[:1], items[1:]))
+    lacks = replace(other, names=other.names[:-1], values=other.values[:, :-1])
+    both = join_launch_tables(lacks, one)
+    assert list(both.programs) == ["program-64", "program-96", "program-32"] and len(both.times_us) == 3
+    assert set(both.names) == set(one.names) and both.n_range == one.n_range
+    assert (align_columns(both.values, both.names, one.names)[:2, -1] == 0).all()
+    assert (align_columns(both.values, both.names, one.names)[2] == one.values[0]).all()
 
 
 def test_the_fit_learns_the_made_up_device_and_sums_come_out() -> None:
