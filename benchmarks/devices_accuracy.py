@@ -198,7 +198,7 @@ def minutes(
     jobs: int,
     ship: Path | None,
     former: TimeModel | None,
-    families: str,
+    families: tuple[str, ...],
     limits: Sequence[float],
     scratch: Sequence[float],
 ) -> dict[str, Any]:
@@ -292,7 +292,7 @@ def within(measured: Measured, *, jobs: int) -> dict[str, Any]:
     return found
 
 
-def within_programs(measured: Measured, families: str, path: Path | None, *, jobs: int) -> dict[str, Any]:
+def within_programs(measured: Measured, families: tuple[str, ...], path: Path | None, *, jobs: int) -> dict[str, Any]:
     """Errors of launches of some families, a fifth of the random programs held out at a time, whole."""
     start = transfer_model(load_model(SHIPPED / f"{BASE}{SUFFIX}"), measured.record)
     entries = {key: start.entries[key] for key in start.entries if key.startswith(families)}
@@ -421,7 +421,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--ship", action="store_true", help="write the models that come with torchledger")
     parser.add_argument("--model", type=Path, help="back: the model of DATA; within: see above")
-    parser.add_argument("--families", help="within, minutes --ship: how families begin")
+    parser.add_argument("--families", nargs="*", default=[], help="within, minutes --ship: how families begin")
     parser.add_argument("--others", type=Path, default=Path("data/h200"), help="back: data of the device started from")
     parser.add_argument("--only", default="", help="public: the device whose name holds this")
     parser.add_argument("--alone", action="store_true", help="public: not from the other device too, which takes long")
@@ -447,7 +447,7 @@ def main() -> None:
         measured = read_measured(arguments.data)
         own = SHIPPED / f"{measured.record.name.replace(' ', '_')}{SUFFIX}"
         if arguments.part == "within" and arguments.families:
-            found = within_programs(measured, arguments.families, arguments.model, jobs=arguments.jobs)
+            found = within_programs(measured, tuple(arguments.families), arguments.model, jobs=arguments.jobs)
         elif arguments.part == "within":
             found = within(measured, jobs=arguments.jobs)
         elif arguments.part == "minutes":
@@ -457,7 +457,7 @@ def main() -> None:
                 jobs=arguments.jobs,
                 ship=ship,
                 former=load_model(arguments.model) if arguments.model else None,
-                families=arguments.families or "",
+                families=tuple(arguments.families) or ("",),
                 limits=arguments.limits,
                 scratch=arguments.scratch,
             )
