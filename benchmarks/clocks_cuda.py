@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -164,12 +164,34 @@ def child(size: str, steps: int) -> None:
     marks.mark("compiled")
     marks.names.clear()
     marks.is_on = False
+    wait_at_gate(step)
+    print(json.dumps(measured(step, marks, steps)), flush=True)
+
+
+def wait_at_gate(step: Callable[[], None]) -> None:
+    """Compile, say so, and wait to be let through."""
     for _ in range(WARM):
         step()
     torch.cuda.synchronize()
     print("ready", flush=True)
     sys.stdin.readline()
-    print(json.dumps(measured(step, marks, steps)), flush=True)
+
+
+def let_through(script: str, sizes: Sequence[str], *settings: str) -> Iterator[tuple[str, Any]]:
+    """What a child of the script said for each size: all compile side by side, one after the other measures."""
+    children = {}
+    for size in sizes:
+        command = [sys.executable, script, "--child", *settings, size]
+        children[size] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    for size, process in children.items():
+        assert process.stdout is not None
+        print(size, process.stdout.readline().strip() or "failed", flush=True)
+    for size, process in children.items():
+        if process.poll() is not None:
+            continue
+        said, _ = process.communicate("go\n")
+        if process.returncode == 0:
+            yield size, json.loads(said)
 
 
 def main() -> None:
@@ -183,23 +205,12 @@ def main() -> None:
     if options.child:
         child(options.sizes[0], options.steps)
         return
-    children = {}
-    for size in options.sizes:
-        command = [sys.executable, __file__, "--child", "--steps", str(options.steps), size]
-        children[size] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    for size, process in children.items():
-        assert process.stdout is not None
-        print(size, process.stdout.readline().strip() or "failed", flush=True)
     found: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "sizes": {}}
-    for size, process in children.items():
-        if process.poll() is not None:
-            continue
-        said, _ = process.communicate("go\n")
-        if process.returncode == 0:
-            found["sizes"][size] = json.loads(said)
-            print(size, {key: value for key, value in found["sizes"][size].items() if key != "phases"}, flush=True)
-            for name, row in found["sizes"][size]["phases"].items():
-                print(f"  {name:24s} {row['count']:5d} {row['median_us']:9.1f} us {row['mhz']:7.1f} MHz", flush=True)
+    for size, said in let_through(__file__, options.sizes, "--steps", str(options.steps)):
+        found["sizes"][size] = said
+        print(size, {key: value for key, value in said.items() if key != "phases"}, flush=True)
+        for name, row in said["phases"].items():
+            print(f"  {name:24s} {row['count']:5d} {row['median_us']:9.1f} us {row['mhz']:7.1f} MHz", flush=True)
     if options.out:
         options.out.write_text(json.dumps(found))
 

@@ -40,7 +40,7 @@ from torchledger.fitting.launches import (
     align_columns,
     build_launch_tables,
     fit_launch_table,
-    join_launch_tables,
+    join_families,
     usual_options,
 )
 from torchledger.fitting.learning import COVERAGE, Options
@@ -69,26 +69,22 @@ def tables(
 ) -> dict[str, LaunchTable]:
     """The ``FAMILIES`` among measured launches; convolutions of float32 were not rounded in ``exact`` ones, products of
     it were in ``rounded`` ones."""
-    found, _ = build_launch_tables(launches, machine)
-    others = (
+    found = join_families(
+        build_launch_tables(launches, machine)[0],
         build_launch_tables(rounded, machine, allow_tf32=True)[0],
         build_launch_tables(exact, machine, convolution_tf32=False)[0],
     )
-    for family, table in (pair for tables_of_others in others for pair in tables_of_others.items()):
-        found[family] = join_launch_tables(found[family], table) if family in found else table
     return {family: table for family, table in found.items() if family.startswith(FAMILIES)}
 
 
 def tables_beside(paths: Sequence[Path]) -> dict[str, LaunchTable]:
     """What other devices measured, each described for its own machine; those of ``exact`` convolutions of float32."""
-    found: dict[str, LaunchTable] = {}
+    found = []
     for path in paths:
         read = read_launches(path)
         machine = replace(find_model(read.device).machine, networks=LATEST_NETWORKS)
-        described, _ = build_launch_tables(read.launches, machine, convolution_tf32="exact" not in path.name)
-        for family, table in described.items():
-            found[family] = join_launch_tables(found[family], table) if family in found else table
-    return found
+        found.append(build_launch_tables(read.launches, machine, convolution_tf32="exact" not in path.name)[0])
+    return join_families(*found)
 
 
 def report(entry: Entry, table: LaunchTable) -> str:
@@ -248,8 +244,7 @@ def main() -> None:
     rounded = [item for item in rounded if item.program not in held]
     taught = tables(learned, model.machine, exact, rounded)
     own = set(taught)
-    for family, table in tables_beside(arguments.beside).items():
-        taught[family] = join_launch_tables(taught[family], table) if family in taught else table
+    taught = join_families(taught, tables_beside(arguments.beside))
     for family, table in taught.items():
         if not family.startswith(tuple(arguments.families)):
             continue

@@ -15,8 +15,6 @@ import itertools
 import json
 import random
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -64,38 +62,26 @@ def run(step: Callable[[], None], seconds: float, gpu: int) -> dict[str, Any]:
 def child(size: str, seconds: float, gpu: int) -> None:
     """Compile, say so, wait to be let through, run."""
     import torch
-    from clocks_cuda import WARM, trained
+    from clocks_cuda import trained, wait_at_gate
 
     torch.cuda.set_device(gpu)
     step, marks = trained(size)
     marks.is_on = False
-    for _ in range(WARM):
-        step()
-    torch.cuda.synchronize()
-    print("ready", flush=True)
-    sys.stdin.readline()
+    wait_at_gate(step)
     print(json.dumps(run(step, seconds, gpu)), flush=True)
 
 
 def measure(options: argparse.Namespace) -> None:
     """Start all, let them through one by one, write after each."""
     import torch
+    from clocks_cuda import let_through
 
-    children = {}
-    for size in options.sizes:
-        settings = ["--gpu", str(options.gpu), "--seconds", str(options.seconds)]
-        command = [sys.executable, __file__, "--child", *settings, size]
-        children[size] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    for size, process in children.items():
-        assert process.stdout is not None
-        print(size, process.stdout.readline().strip() or "failed", flush=True)
+    settings = ("--gpu", str(options.gpu), "--seconds", str(options.seconds))
     found: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "sizes": {}}
-    for size, process in children.items():
-        said, _ = process.communicate("go\n")
-        if process.returncode == 0:
-            found["sizes"][size] = json.loads(said)
-            print(size, json.dumps(found["sizes"][size]), flush=True)
-            options.out.write_text(json.dumps(found, indent=1) + "\n")
+    for size, said in let_through(__file__, options.sizes, *settings):
+        found["sizes"][size] = said
+        print(size, json.dumps(said), flush=True)
+        options.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def compare(options: argparse.Namespace) -> None:

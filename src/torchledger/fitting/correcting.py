@@ -23,7 +23,7 @@ from torchledger.fitting.launches import (
     LaunchTable,
     align_columns,
     build_launch_tables,
-    join_launch_tables,
+    join_families,
     merge_alike,
 )
 from torchledger.fitting.learning import COVERAGE, MIN_SHAPES, Options, constant_blend, fit_blend
@@ -74,8 +74,7 @@ def correct_model(
         of_launches, refused = build_launch_tables(everything, model.machine)
         of_rounded, refused_too = build_launch_tables(rounded, model.machine, allow_tf32=True)
         left_out += [*refused, *refused_too]
-        for key, table in of_rounded.items():
-            of_launches[key] = join_launch_tables(of_launches[key], table) if key in of_launches else table
+        of_launches = join_families(of_launches, of_rounded)
         work += [(model.entries[key], table) for key, table in of_launches.items() if key in model.entries]
     found = [
         min((_rows(start, table, model.machine) for start in (entry, *_same(others, entry.key))), key=_unevenness)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 
@@ -229,6 +229,14 @@ def join_launch_tables(one: LaunchTable, other: LaunchTable) -> LaunchTable:
         times_us=np.concatenate([one.times_us, other.times_us]),
         programs=np.concatenate([one.programs, other.programs]),
     )
+
+
+def join_families(*tables: Mapping[str, LaunchTable]) -> dict[str, LaunchTable]:
+    """One table for each family that any of these has, with the rows of all."""
+    found: dict[str, LaunchTable] = {}
+    for family, table in (pair for some in tables for pair in some.items()):
+        found[family] = join_launch_tables(found[family], table) if family in found else table
+    return found
 
 
 def merge_alike(table: LaunchTable) -> LaunchTable:
