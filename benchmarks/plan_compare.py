@@ -5,19 +5,23 @@
 planned here, without a GPU, unless ``--plans`` holds its plan already; then its launches are held against the
 recorded ones, in order: kernel source (without names), shapes, dtypes, FLOPs and bytes. A name as ``tp_medium`` is the
 first of two ranks of a strategy and size of ``job_programs.py``. ``-o`` gets a table in
-Markdown.
+Markdown. RECORDED may also be what ``strangers_cuda.py`` wrote: drawn programs, that nobody chose.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import lzma
 import re
 import shutil
+import statistics
 import sys
+import tarfile
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -37,6 +41,9 @@ _NAME = re.compile(
     r"|'(kernel_name|backend_hash)': '[^']*'|'force_disable_caches': \w+"
 )
 """What a kernel's source says of names and of the machine that it was written on."""
+
+_DRAWN = re.compile(r"[a-z]+-\d+")
+"""Names of ``drawn_programs.py``."""
 
 _MOST_DIFFERENCES = 8
 
@@ -165,7 +172,7 @@ def alone(name: str, path: Path, model: Any, measured: dict[str, Any]) -> str:
     return f"| {' | '.join(said)} |"
 
 
-def plan(name: str, path: Path, limit_s: float) -> str:
+def plan(name: str, path: Path, limit_s: float, device: str) -> str:
     """Plan a program into a ledger; returns what went wrong, or how long it took."""
     begin = time.monotonic()
     strategy, _, size = name.rpartition("_")
@@ -181,13 +188,62 @@ def plan(name: str, path: Path, limit_s: float) -> str:
             "--steps",
             "6",
         )
-        code, output = run_limited([*command, "--world", "2", *program], limit_s, HF_HUB_OFFLINE="1")
+        command += ["--device", device, "--world", "2"]
+        code, output = run_limited([*command, *program], limit_s, HF_HUB_OFFLINE="1")
         if (first := path.with_suffix(".job") / "rank0.ledger").exists():
             shutil.copyfile(first, path)
     else:
         program = (str(HERE / "plan_programs.py"), name)
-        code, output = run_limited([*command, *program], limit_s, HF_HUB_OFFLINE="1")
+        if _DRAWN.fullmatch(name):
+            program = (str(HERE / "drawn_programs.py"), name, "24", "--pieces", "0", "--seconds", "0.6")
+        code, output = run_limited([*command, "--device", device, *program], limit_s, HF_HUB_OFFLINE="1")
     return f"{name}: exit {code} after {time.monotonic() - begin:.0f} s {output[-600:] if code else ''}"
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """What all programs come to."""
+    if not rows:
+        return
+    launches, same = (sum(row[key] for row in rows) for key in ("launches", "same"))
+    apart = sorted(abs(row["device_us"][0] / row["device_us"][1] - 1) for row in rows)
+    equal = sum(row["flops"] == row["recorded_flops"] for row in rows)
+    yield (
+        f"{len(rows)} programs: {same / launches:.1%} of {launches:,} launches the same, all of them in "
+        f"{sum(row['same'] == row['launches'] for row in rows)} programs; FLOPs equal in {equal}; device time of plan "
+        f"and recording {statistics.mean(apart):.1%} apart in the mean (median {statistics.median(apart):.1%}, worst "
+        f"{apart[-1]:.1%}), within 2 % in {sum(each <= 0.02 for each in apart)}"
+    )
+
+
+def recordings(folder: Path, work: Path) -> tuple[dict[str, Path], dict[str, dict[str, Any]]]:
+    """The ledgers by the name of their program, and what its own timer and the allocator said."""
+    if (rows := folder / "rows.json").exists():
+        measured = {
+            name: {"plain_ms": own.get("step_ms"), "peak_allocated_bytes": (own.get("memory_gb") or 0) * 1e9 or None}
+            for name, row in json.loads(rows.read_text()).items()
+            if (own := row.get("own"))
+        }
+        return {path.stem: path for path in _unpacked(folder, work)}, measured
+    measured = json.loads(next(folder.rglob("plan_cuda.json")).read_text())
+    return {path.stem: path for path in folder.glob("*.ledger")}, measured
+
+
+def _unpacked(folder: Path, work: Path) -> Iterator[Path]:
+    """The ledgers of drawn programs that hold a step."""
+    from torchledger.nouns import Step
+    from torchledger.store import open_ledger
+
+    for archive in sorted(folder.glob("*.tar")):
+        with tarfile.open(archive) as members:
+            for member in members.getmembers():
+                content = members.extractfile(member)
+                assert content is not None
+                path = work / Path(member.name).name.removesuffix(".xz")
+                path.write_bytes(lzma.decompress(content.read()))
+                with open_ledger(path) as reader:
+                    has_step = bool(reader.read(Step))
+                if has_step:
+                    yield path
 
 
 def main() -> None:
@@ -204,16 +260,19 @@ def main() -> None:
     from torchledger.predicting.devices import find_model
 
     model = find_model(arguments.device)
-    measured = json.loads(next(arguments.recorded.rglob("plan_cuda.json")).read_text())
-    recorded = {path.stem: path for path in arguments.recorded.glob("*.ledger")}
-    timed = [name for name, row in measured.items() if row.get("plain_ms")]
-    lines, notes = [HEAD], []
+    lines, notes, rows = [HEAD], [], []
     with tempfile.TemporaryDirectory() as folder:
-        plans = arguments.plans or Path(folder)
+        recorded, measured = recordings(arguments.recorded, Path(folder))
+        timed = [name for name, row in measured.items() if row.get("plain_ms") and not _DRAWN.fullmatch(name)]
+        plans = arguments.plans or Path(folder) / "plans"
+        plans.mkdir(exist_ok=True)
         for name in arguments.names or sorted({*recorded, *timed}):
+            if name not in recorded and name not in measured:
+                print(f"{name}: nothing was recorded of it", flush=True)
+                continue
             path = plans / f"{name}.ledger"
             if not path.exists():
-                print(plan(name, path, arguments.limit), flush=True)
+                print(plan(name, path, arguments.limit, arguments.device), flush=True)
             if not path.exists():
                 continue
             if name not in recorded:
@@ -221,12 +280,13 @@ def main() -> None:
             else:
                 row = row_of(name, read(path, model), read(recorded[name], model), measured.get(name, {}))
                 lines.append(line_of(row))
+                rows.append(row)
                 shown = row["differences"][:_MOST_DIFFERENCES]
                 further = len(row["differences"]) - len(shown)
                 notes += [f"- {name}: {each}" for each in shown]
                 notes += [f"- {name}: {further} more of the kind"] if further else []
             print(lines[-1], flush=True)
-    text = "\n".join([*lines, "", *notes, ""])
+    text = "\n".join([*lines, "", *summary(rows), "", *notes, ""])
     print(text)
     if arguments.output is not None:
         arguments.output.write_text(text)

@@ -30,6 +30,7 @@ from torchledger._torch.fake_threads import FakeThreads
 from torchledger._torch.patching import Patches
 from torchledger.errors import PlanError
 from torchledger.nouns import Device
+from torchledger.work.unaligned import Pays, stays_as_it_is
 
 _CUDA_VERSION = "13.0"
 _NCCL_VERSION = (2, 28, 9)
@@ -47,12 +48,12 @@ class FakeDevice:
     """A context in which ``device`` is there ``count`` times, this process on number ``index``, and holds no values.
 
     ``tensors`` is the mode in which tensors are made, with the stand-ins that the program was given, also on
-    ``threads`` that the program starts. Raises
+    ``threads`` that the program starts; ``pays`` says which products Inductor pads. Raises
     ``PlanError`` on entering if a C++ compiler is missing or a real GPU is in use; what compiles does without Triton.
     """
 
-    def __init__(self, device: Device, *, index: int = 0, count: int = 1) -> None:
-        self.device = device
+    def __init__(self, device: Device, *, index: int = 0, count: int = 1, pays: Pays = stays_as_it_is) -> None:
+        self.device, self._pays = device, pays
         self.index, self.count = index, count
         self._stack = contextlib.ExitStack()
         self.tensors = FakeTensors(devices=count)
@@ -78,7 +79,7 @@ class FakeDevice:
             stack.callback(patches.undo)
             _patch_cuda(patches, self)
             install_streams(patches, self.order)
-            compile_for_fake_device(patches, self.device, self.decisions, self.tensors)
+            compile_for_fake_device(patches, self.device, self.decisions, self.tensors, self._pays)
             keep_checkpoints_away(patches, self.tensors.note)
             ask_for_world(patches)
             profile_host_alone(patches)

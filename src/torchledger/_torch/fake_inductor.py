@@ -24,11 +24,14 @@ from torchledger._torch.fake_wrappers import run_without_kernels
 from torchledger._torch.patching import Patches
 from torchledger._torch.symbol_sizes import hint
 from torchledger.nouns import CUDA_GRAPH, Device
-from torchledger.work.flops import matmul_flops
+from torchledger.work.unaligned import Pays, UnalignedProduct
 
 
-def compile_for_fake_device(patches: Patches, device: Device, decisions: dict[str, int], mode: FakeTensors) -> None:
-    """Have what is compiled until the patches are undone be for ``device``. Decisions are counted by name.
+def compile_for_fake_device(
+    patches: Patches, device: Device, decisions: dict[str, int], mode: FakeTensors, pays: Pays
+) -> None:
+    """Have what is compiled until the patches are undone be for ``device``. Decisions are counted by name; whether a
+    product is padded is what ``pays`` says.
 
     Graphs of the host make tensors of ``mode`` and compute nothing either: what they are given has no values.
     """
@@ -45,7 +48,7 @@ def compile_for_fake_device(patches: Patches, device: Device, decisions: dict[st
     _switch_off_graphs_and_caches(patches, note)
     _fold_on_host(patches)
     _take_libraries(patches, note)
-    _decide_padding(patches, device, note)
+    _decide_padding(patches, pays, note)
     _keep_first_splits(patches, note)
     _part_products_and_collectives(patches, note)
 
@@ -159,7 +162,7 @@ def _part_products_and_collectives(patches: Patches, note: Callable[[str], None]
         patches.set(post_grad, "micro_pipeline_tp_pass", apart)
 
 
-def _decide_padding(patches: Patches, device: Device, note: Callable[[str], None]) -> None:
+def _decide_padding(patches: Patches, pays: Pays, note: Callable[[str], None]) -> None:
     """Where Inductor would time a product with and without padding, a rule decides."""
     from torch._inductor.fx_passes import pad_mm
 
@@ -168,7 +171,8 @@ def _decide_padding(patches: Patches, device: Device, note: Callable[[str], None
 
     def key_of(match: Any, mat1: Any, mat2: Any, op: Any, *args: Any, **kwargs: Any) -> str:
         key = str(original_key(match, mat1, mat2, op, *args, **kwargs))
-        asked[key] = _is_padding_faster(mat1, mat2, device)
+        product = _unaligned(match, mat1, mat2, op, pad_mm.should_exclude_padding_time)
+        asked[key] = product is not None and pays(product)
         return key
 
     def decided(key: str) -> bool:
@@ -199,33 +203,33 @@ def _take_libraries(patches: Patches, note: Callable[[str], None]) -> None:
     patches.set(select_algorithm.AlgorithmSelectorCache, "__call__", choose)
 
 
-_ALIGNED = 8
-"""Elements of half precision in the 16 bytes that tensor cores load at once."""
+def _unaligned(match: Any, mat1: Any, mat2: Any, op: Any, alone: Callable[[Any, str], bool]) -> UnalignedProduct | None:
+    """The product that Inductor asks about; ``None`` for one of sizes that nobody knows."""
+    from torch._inductor.fx_passes.pad_mm import get_alignment_size, get_padded_length
 
-
-def _is_padding_faster(mat1: Any, mat2: Any, device: Device) -> bool:
-    """Whether a product of sizes that tensor cores cannot load well is faster between copies that they can.
-
-    Without alignment cuBLAS takes kernels of an older generation, at about a third of the rate; the copies of both
-    operands are read and written once. Where only the rows of the result are odd, it takes those of this one.
-    """
     # Without a guard, which would keep a dynamic size to its number.
-    batch, rows, inner, columns = (
-        hint(size) for size in (mat1.shape[0] if mat1.dim() == 3 else 1, *mat1.shape[-2:], mat2.shape[-1])
+    sides = (mat1.shape[-2], mat1.shape[-1], mat2.shape[-1])
+    batch, *known = (hint(size) for size in (mat1.shape[0] if mat1.dim() == 3 else 1, *sides))
+    strides = [[hint(stride) for stride in each.stride()] for each in (mat1, mat2)]
+    if batch is None or None in known or None in strides[0] + strides[1]:
+        return None
+    rows, inner, columns = (size or 0 for size in known)
+    return UnalignedProduct(
+        operator=op.__name__,
+        batch=batch,
+        rows=rows,
+        inner=inner,
+        columns=columns,
+        dtype=str(mat1.dtype).removeprefix("torch."),
+        strides=(tuple(each or 0 for each in strides[0]), tuple(each or 0 for each in strides[1])),
+        added=(
+            get_padded_length(sides[0], get_alignment_size(mat1)),
+            get_padded_length(sides[1], get_alignment_size(mat1)),
+            get_padded_length(sides[2], get_alignment_size(mat2)),
+        ),
+        is_planned=(alone(match, "mat1"), alone(match, "mat2")),
+        is_rounded=mat1.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32,
     )
-    if batch is None or rows is None or inner is None or columns is None:
-        return False
-    if inner % _ALIGNED == columns % _ALIGNED == 0:
-        return False
-    flops = matmul_flops(rows, inner, columns, batch)
-    ceilings = device.ceilings
-    rate = ceilings.tflops_per_s.get(str(mat1.dtype).removeprefix("torch.")) if ceilings else None
-    bandwidth = ceilings.copy_gb_per_s if ceilings else None
-    if not rate or not bandwidth:
-        return False  # nothing says that the copies would pay
-    copied = 2 * mat1.element_size() * batch * (rows * inner + inner * columns + rows * columns)
-    saved_us = flops / (rate * 1e6) * (1 / 0.25 - 1 / 0.7)
-    return saved_us > copied / (bandwidth * 1e3)
 
 
 def _refill(cache: dict[Any, Any], content: dict[Any, Any]) -> None:

@@ -95,7 +95,8 @@ struct Hooks final : at::CUDAHooksInterface {
 // What choosing a kernel of attention asks, in the order in which Python reads it.
 struct Question {
   int64_t query[4], key[4], value[4], query_stride, key_stride, value_stride;
-  int64_t rank, dtype_bytes, is_half, has_mask, mask_requires_grad, is_causal, has_dropout, requires_grad, enable_gqa;
+  int64_t mask[4], mask_stride, mask_rank, mask_requires_grad;
+  int64_t rank, dtype_bytes, is_half, is_causal, has_dropout, requires_grad, enable_gqa;
 };
 using Choose = int64_t (*)(const Question*);
 Choose choose_attention = nullptr;
@@ -115,9 +116,9 @@ int64_t attention(const at::Tensor& query, const at::Tensor& key, const at::Tens
                   const std::optional<at::Tensor>& mask, double dropout, bool is_causal, std::optional<double>,
                   bool enable_gqa) {
   Question asked{};
+  std::vector<c10::SymInt> symbols;
   asked.rank = query.dim();
   if (query.dim() == 4 && key.dim() == 4 && value.dim() == 4) {
-    std::vector<c10::SymInt> symbols;
     for (int place = 0; place < 4; ++place) {
       asked.query[place] = number_of(query.sym_size(place), place, symbols);
       asked.key[place] = number_of(key.sym_size(place), place, symbols);
@@ -129,8 +130,14 @@ int64_t attention(const at::Tensor& query, const at::Tensor& key, const at::Tens
   }
   asked.dtype_bytes = query.element_size();
   asked.is_half = query.scalar_type() == at::kHalf || query.scalar_type() == at::kBFloat16;
-  asked.has_mask = mask.has_value() && mask->defined();
-  asked.mask_requires_grad = asked.has_mask && mask->requires_grad();
+  if (mask.has_value() && mask->defined()) {
+    asked.mask_rank = mask->dim();
+    asked.mask_requires_grad = mask->requires_grad();
+    // The last sizes stand last, whatever their number is.
+    for (int64_t place = std::max<int64_t>(0, asked.mask_rank - 4); place < asked.mask_rank; ++place)
+      asked.mask[4 - asked.mask_rank + place] = number_of(mask->sym_size(place), 0, symbols);
+    if (asked.mask_rank) asked.mask_stride = number_of(mask->sym_stride(asked.mask_rank - 1), 0, symbols);
+  }
   asked.is_causal = is_causal;
   asked.has_dropout = dropout > 0.0;
   asked.requires_grad = query.requires_grad() || key.requires_grad() || value.requires_grad();
@@ -264,13 +271,17 @@ _FIELDS = (
     *(f"query_{place}" for place in range(4)),
     *(f"key_{place}" for place in range(4)),
     *(f"value_{place}" for place in range(4)),
-    *("query_stride", "key_stride", "value_stride", "rank", "dtype_bytes", "is_half", "has_mask"),
-    *("mask_requires_grad", "is_causal", "has_dropout", "requires_grad", "enable_gqa"),
+    *("query_stride", "key_stride", "value_stride"),
+    *(f"mask_{place}" for place in range(4)),
+    *("mask_stride", "mask_rank", "mask_requires_grad"),
+    *("rank", "dtype_bytes", "is_half", "is_causal", "has_dropout", "requires_grad", "enable_gqa"),
 )
 
 
 class AttentionQuestion(ctypes.Structure):
-    """What a choice among kernels of attention depends on; flags are 0 or 1, the layout is that of the C++ struct."""
+    """What a choice among kernels of attention depends on; flags are 0 or 1, the layout is that of the C++ struct.
+
+    ``mask_rank`` is 0 without a mask; its last sizes stand last."""
 
     _fields_ = [(name, ctypes.c_int64) for name in _FIELDS]
 

@@ -14,6 +14,8 @@ import torchledger
 
 _TORCH = str(Path(torch.__file__).parent) + "/"
 _OURS = str(Path(torchledger.__file__).parent) + "/"
+PLANS_BEGIN = f"{_OURS}planning/dry_run.py"
+"""Where a plan begins to run a program: what called that is no part of it."""
 
 _CHECKS = {"torch/distributions/": None, "torch/optim/": "__init__"}
 """Where torch asks whether what it was given is valid: in these files, in functions of this name (``None``: in all)."""
@@ -59,6 +61,8 @@ def _user_frames(generated: Collection[str] = ()) -> Iterator[tuple[FrameType, i
     """The frames of the stack that are neither torch's nor ours, nor of the ``generated`` files, innermost first."""
     for frame, line in walk_stack(sys._getframe(1)):
         file = frame.f_code.co_filename
+        if file == PLANS_BEGIN:
+            return
         if not file.startswith((_TORCH, _OURS, "<")) and file not in generated:
             yield frame, line
 

@@ -132,7 +132,10 @@ def _stored_product(launch: Launch, row: tuple[float, ...]) -> _StoredProduct:
     is_float16, ends_oddly = right.dtype == "float16", begun != sides
     if n == 1 or (left_across and right_across):
         layout = "nn" if left_across else "tn"
-        return _StoredProduct(layout, (begun["n"], begun["m"], begun["k"]), is_float16, ends_oddly)
+        rows = begun["m"]
+        if left_across and right_across:
+            rows = _as_oddly(rows, _row_stride(product))
+        return _StoredProduct(layout, (begun["n"], rows, begun["k"]), is_float16, ends_oddly)
     layout = "nt" if left_across else "tn" if right_across else "nn"
     return _StoredProduct(layout, (begun["m"], begun["n"], begun["k"]), is_float16, ends_oddly)
 
@@ -143,6 +146,13 @@ def _begun(side: float, strides: Sequence[int]) -> float:
     step = min((stride & -stride for stride in strides if stride), default=1)
     step = min(step, _MOST_ALIGNED)
     return math.ceil(side / step) * step if side > 1 else side
+
+
+def _as_oddly(side: float, stride: int) -> float:
+    """A side no more aligned than rows that begin at ``stride``: a product of two factors that are stored by columns is
+    written by rows, which the transposed one's would not be."""
+    step = min(stride & -stride, _MOST_ALIGNED)
+    return side + step if int(side) % (2 * step) == 0 and step < _MOST_ALIGNED else side
 
 
 def _added_us(launch: Launch, machine: Machine) -> float:

@@ -69,7 +69,10 @@ def record_memory(
     notes = list(heard.memory.faults)
     foreign = sum(life.nbytes for life in lives if life.device == device and not life.of_allocator)
     if foreign:
-        notes.append(f"{foreign:,} bytes of tensors lie in memory that torch did not allocate, and are not counted")
+        notes.append(
+            f"{foreign:,} bytes of tensors lie in memory that torch did not allocate, or in pools of CUDA graphs, and "
+            "are not counted"
+        )
     storages = [
         _storage(number, life, record, entries, launches)
         for number, life in enumerate(lives)

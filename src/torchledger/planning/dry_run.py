@@ -37,6 +37,7 @@ from torchledger.traces.graph_marks import parse_graph_mark
 from torchledger.work.collectives import collective_kind
 from torchledger.work.graph_collectives import graph_collectives
 from torchledger.work.graph_names import direction_of
+from torchledger.work.unaligned import Pays, stays_as_it_is
 
 if TYPE_CHECKING:
     from torchledger._torch.eager_calls import EagerCalls
@@ -294,17 +295,18 @@ def run_without_device(
     force: bool = False,
     argv: Sequence[str] = (),
     world: WorldSpec | None = None,
+    pays: Pays = stays_as_it_is,
 ) -> DryRunOutcome:
     """Run ``program`` without ``device`` until one of its steps is in the ledger at ``path``.
 
-    With a ``world`` it runs as one of its ranks. Raises ``PlanError`` where that cannot be
-    (no Triton, no compiler), where the program fails, and where it ends before a step was recorded; ``StoreError`` if
-    the ledger cannot be written.
+    With a ``world`` it runs as one of its ranks; ``pays`` says which products Inductor would pad. Raises ``PlanError``
+    where that cannot be (no Triton, no compiler), where the program fails, and where it ends before a step was
+    recorded; ``StoreError`` if the ledger cannot be written.
     """
     from torchledger._torch.fake_device import FakeDevice
 
     place = (world.local_rank, world.local_size) if world is not None else (0, 1)
-    with FakeDevice(device, index=place[0], count=place[1]) as fake, _world(world) as around:
+    with FakeDevice(device, index=place[0], count=place[1], pays=pays) as fake, _world(world) as around:
         capture = Capture(path, force=force, argv=tuple(argv), devices=(device,))
         ending = Ending(fake.tensors.end)
         fake.threads.on_error = ending.thread_failed

@@ -25,6 +25,7 @@ from torchledger.planning.world import Script, program_of, record_ranks
 from torchledger.predicting.devices import find_model
 from torchledger.predicting.operators import ROOFLINE
 from torchledger.predicting.overheads import Mode
+from torchledger.predicting.padding import PaddingRule
 from torchledger.predicting.step import predict_ledger
 from torchledger.predicting.step_notes import step_notes
 from torchledger.stepping.totals import StepTotals
@@ -67,7 +68,7 @@ def plan_program(
     model = find_model(device)
     known = None if host is None else find_host(host)
     with ledger_in_place(output, force=force) if output is not None else _dropped("plan.ledger") as path:
-        outcome = run_without_device(program, path, model.machine.device, argv=argv)
+        outcome = run_without_device(program, path, model.machine.device, argv=argv, pays=PaddingRule(lambda: model))
         step, launches, _, _ = predict_ledger(
             model,
             path,
@@ -109,7 +110,9 @@ def plan_world(
     per_node = ranks_per_node or (links.ranks_per_node if links is not None else 1)
     kept = None if output is None else job_folder(output)
     with job_in_place(kept, force=force) if kept is not None else _dropped("plan.job") as folder:
-        recorded = record_ranks(script, folder, model.machine.device, world, rank=rank, ranks_per_node=per_node)
+        recorded = record_ranks(
+            script, folder, model.machine.device, world, rank=rank, ranks_per_node=per_node, model=device
+        )
         programs = [program_of(each, model.machine.device) for each in recorded]
         with open_ledger(recorded[0].ledger) as ledger:
             dry_run = ledger.read(DryRun)[-1]

@@ -18,8 +18,11 @@ from pathlib import Path
 from torchledger.errors import TorchledgerError
 from torchledger.nouns import RUNNING, Device, WorldSpec
 from torchledger.planning.dry_run import run_without_device, script_program
+from torchledger.predicting.devices import find_model
+from torchledger.predicting.padding import PaddingRule
 from torchledger.signals import end_with_parent
 from torchledger.store.codec import decode
+from torchledger.work.unaligned import stays_as_it_is
 
 
 def serve(parent: int, asked: int, told: int) -> int:
@@ -92,6 +95,7 @@ def _record(request: Path, parent: int) -> int:
             force=True,
             argv=(asked["script"], *asked["arguments"]),
             world=WorldSpec(**asked["world"]),
+            pays=stays_as_it_is if asked["model"] is None else PaddingRule(lambda: find_model(asked["model"])),
         )
     except TorchledgerError as error:
         Path(asked["failure"]).write_text(str(error))

@@ -72,8 +72,10 @@ def record_ranks(
     rank: int | None = None,
     ranks_per_node: int = 8,
     force: bool = False,
+    model: str | None = None,
 ) -> list[RecordedRank]:
     """Record each rank of a world that differs from the others, as a job in ``folder``; with ``rank`` only that one.
+    The ``model``, by its name or file, says which products Inductor would pad (``None``: none).
 
     Each runs in a process of its own, the first before the others, and of these as many at once as there are cores.
     Raises ``UsageError`` for a rank that there is not, ``StoreError`` if the folder cannot be written, and
@@ -88,10 +90,10 @@ def record_ranks(
     with tempfile.TemporaryDirectory(prefix="torchledger-ranks-") as mail:
         spec = WorldSpec(0 if rank is None else rank, world, min(ranks_per_node, world), mail)
         with RankProcesses() as processes:
-            (first,) = _record(processes, script, folder, device, [spec])
+            (first,) = _record(processes, script, folder, device, [spec], model)
             stages = _stages(first) if rank is None else [rank]
             others = [replace(spec, rank=number) for number in stages[1:]]
-            ledgers = [first, *_record(processes, script, folder, device, others)]
+            ledgers = [first, *_record(processes, script, folder, device, others, model)]
     ranks = [] if rank is not None else _spread(_pipeline(first), stages, world)
     found = [
         RecordedRank(number, ledger, ranks[place] if ranks else tuple(range(world)))
@@ -111,13 +113,18 @@ def record_ranks(
 
 
 def _record(
-    processes: RankProcesses, script: Script, folder: Path, device: Device, ranks: Sequence[WorldSpec]
+    processes: RankProcesses,
+    script: Script,
+    folder: Path,
+    device: Device,
+    ranks: Sequence[WorldSpec],
+    model: str | None,
 ) -> list[Path]:
     """The ledgers of some ranks. Raises with the first rank's reason where one failed."""
     if not ranks:
         return []
     paths = [folder / f"rank{each.rank}.ledger" for each in ranks]
-    requests = [_request(script, path, device, each) for path, each in zip(paths, ranks, strict=True)]
+    requests = [_request(script, path, device, each, model) for path, each in zip(paths, ranks, strict=True)]
     codes = processes.record([request for request, _ in requests])
     for path, world, code, (_, failure) in zip(paths, ranks, codes, requests, strict=True):
         if failure.exists():
@@ -128,7 +135,7 @@ def _record(
     return paths
 
 
-def _request(script: Script, path: Path, device: Device, world: WorldSpec) -> tuple[Path, Path]:
+def _request(script: Script, path: Path, device: Device, world: WorldSpec, model: str | None) -> tuple[Path, Path]:
     """The file that asks for a rank, and the one that says why there is no ledger of it, if there is none."""
     assert world.mail is not None
     request, failure = (Path(world.mail) / name for name in (f"request_{world.rank}.json", f"failure_{world.rank}.txt"))
@@ -140,6 +147,8 @@ def _request(script: Script, path: Path, device: Device, world: WorldSpec) -> tu
                 "is_module": script.is_module,
                 "path": str(path.absolute()),
                 "device": dataclasses.asdict(device),
+                # The script may go elsewhere before the model is asked.
+                "model": str(Path(model).absolute()) if model is not None and Path(model).exists() else model,
                 "world": dataclasses.asdict(world),
                 "failure": str(failure),
             }

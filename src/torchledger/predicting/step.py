@@ -69,7 +69,7 @@ from torchledger.predicting.step_calls import (
     predict_graph_collectives,
     price_calls,
 )
-from torchledger.predicting.step_notes import CALLS_OF_CPU, ran_on_cpu, step_notes
+from torchledger.predicting.step_notes import CALLS_OF_CPU, note_on_pools, ran_on_cpu, step_notes
 from torchledger.predicting.waits import pieces_of_step, waiting_way, waits_for_device, waits_notes
 from torchledger.stepping.totals import StepTotals, times_made
 from torchledger.work.graph_collectives import graph_collectives
@@ -377,6 +377,8 @@ def predict_ledger(
             peak_allocated_bytes=there.peak_allocated_bytes,
             memory_by_category={str(name): nbytes for name, nbytes in there.by_category.items()},
         )
+        if dry_run is None and recorded_mode == "graphs":
+            step = replace(step, notes=(*step.notes, note_on_pools(memory.memory.reserved_peak_bytes)))
     return step, predictions, measured, launches
 
 

@@ -40,6 +40,7 @@ from torchledger.work.algorithms import parts_of
 from torchledger.work.categories import operator_name
 from torchledger.work.element_sizes import element_size
 from torchledger.work.graph_collectives import WAIT, GraphCollective
+from torchledger.work.list_costs import works_on_lists
 
 
 def price_calls(model: TimeModel, calls: Sequence[StepCall], *, ran_on_cpu: bool) -> list[tuple[StepCall, Prediction]]:
@@ -251,8 +252,9 @@ _OF_SCATTER = 3
 def _by_cost(model: TimeModel, call: StepCall, cost: CallCost, taught: str) -> Prediction:
     assert call.bytes_moved is not None
     moved = _bytes_of(call, call.bytes_moved)
-    # What no device ran, as in a plan, has no kernels to count.
-    kernels = call.kernels if call.samples_us else max(call.kernels, cost.kernels)
+    # What no device ran, as in a plan, has no kernels to count; those of a list follow from it.
+    is_counted = call.samples_us or (call.kernels and works_on_lists(call.name))
+    kernels = call.kernels if is_counted else max(call.kernels, cost.kernels)
     chunk = share_of_chunk(call.tensors, call.elements)
     # Its result is counted in the dtype of what it is given.
     moves_all = operator_name(call.name)[1] != "_to_copy"

@@ -35,6 +35,12 @@ def step_notes(model: TimeModel, record: StepTotals | None, launches: Sequence[L
     )
 
 
+def note_on_pools(reserved_bytes: int | None) -> str:
+    """Of a step that was recorded as CUDA graphs replayed it: its storages lack what these hold."""
+    said = "" if reserved_bytes is None else f": the allocator had {reserved_bytes:,} bytes reserved where it ran"
+    return f"peak memory is of what lies outside the pools of CUDA graphs, which nothing counts{said}"
+
+
 def _origin_notes(model: TimeModel) -> tuple[str, ...]:
     """Where the times of launches come from, if none of the device itself taught them."""
     learned = [model.entries[key].n_rows for key in _FUSED if key in model.entries]

@@ -142,8 +142,8 @@ def _facts_section(totals: MemoryTotals, calls: Sequence[StepCall]) -> Section:
         rows.append(
             (
                 "reserved",
-                f"{format_bytes(memory.reserved_peak_bytes)}, {format_bytes(unused)} of it held and not in use "
-                "(fragmentation, caches)",
+                f"{format_bytes(memory.reserved_peak_bytes)}, {format_bytes(unused)} of it held beside these "
+                "(fragmentation, caches, pools of CUDA graphs)",
             )
         )
     if totals.allocator is not None:

@@ -247,20 +247,26 @@ def question(**changes: int) -> AttentionQuestion:
     return asked
 
 
+MASK = {"mask_rank": 4, "mask_0": 1, "mask_1": 1, "mask_2": 512, "mask_3": 512, "mask_stride": 1}
+
+
 @pytest.mark.parametrize(
     ("changes", "capability", "expected"),
     [
         ({}, (9, 0), CUDNN),
-        ({"has_mask": 1}, (9, 0), CUDNN),
+        (MASK, (9, 0), CUDNN),
         ({}, (8, 0), FLASH),
-        ({"has_mask": 1}, (8, 0), EFFICIENT),
+        (MASK, (8, 0), EFFICIENT),
+        (MASK | {"mask_stride": 0}, (9, 0), MATH),
+        (MASK | {"mask_rank": 3}, (9, 0), EFFICIENT),
+        (MASK | {"mask_2": 1}, (9, 0), CUDNN),
         ({"is_half": 0, "dtype_bytes": 4}, (9, 0), EFFICIENT),
         ({"is_half": 0, "dtype_bytes": 4}, (8, 0), EFFICIENT),
         ({"query_2": 1}, (9, 0), CUDNN),
         ({"query_2": 1, "has_dropout": 1}, (9, 0), FLASH),
         ({"key_2": 1, "value_2": 1}, (9, 0), FLASH),
         ({"query_stride": 2}, (9, 0), MATH),
-        ({"mask_requires_grad": 1, "has_mask": 1}, (9, 0), MATH),
+        (MASK | {"mask_requires_grad": 1}, (9, 0), EFFICIENT),
         ({"key_1": 4, "value_1": 4, "enable_gqa": 1}, (9, 0), CUDNN),
         ({"query_3": 512, "key_3": 512, "value_3": 512}, (9, 0), EFFICIENT),
     ],

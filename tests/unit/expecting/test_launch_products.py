@@ -70,6 +70,12 @@ def test_a_product_of_columns_is_the_transposed_one_of_rows() -> None:
     )
 
 
+def test_a_product_of_columns_is_written_by_rows_and_as_slow_as_these_are_odd() -> None:
+    whole, odd = (_product(4096, columns, 2048, left=True, right=True) for columns in (4096, 4095))
+    assert odd[LEARNED] > whole[LEARNED] + 0.3
+    assert odd[LEARNED] == pytest.approx(_product(4095, 4097, 2048)[LEARNED], abs=1e-3)
+
+
 @pytest.mark.parametrize("right", [False, True])
 def test_along_a_side_of_one_a_matrix_is_stored_either_way(right: bool) -> None:
     column, row = _product(1024, 1, 512, right=right), _product(1, 1024, 512, right=True)

@@ -41,7 +41,7 @@ def test_one_rank_of_each_stage_is_recorded_and_stands_for_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def record(*given: Any) -> list[Path]:
-        *_, folder, _, ranks = given
+        *_, folder, _, ranks, _ = given
         return [write_rank(folder / f"{each.rank}.ledger", each, pipeline=(0, 4)) for each in ranks]
 
     monkeypatch.setattr(world, "_record", record)
@@ -53,7 +53,7 @@ def test_one_rank_of_each_stage_is_recorded_and_stands_for_the_others(
 
 def test_one_rank_stands_for_all_where_there_is_no_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def record(*given: Any) -> list[Path]:
-        *_, folder, _, ranks = given
+        *_, folder, _, ranks, _ = given
         return [write_rank(folder / f"{each.rank}.ledger", each) for each in ranks]
 
     monkeypatch.setattr(world, "_record", record)

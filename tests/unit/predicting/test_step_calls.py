@@ -29,6 +29,7 @@ from torchledger.predicting.operators import predict
 from torchledger.predicting.questions import question_of
 from torchledger.predicting.step import predict_ledger, predict_step
 from torchledger.predicting.step_calls import is_of_catalogue, price_calls
+from torchledger.predicting.step_notes import note_on_pools
 from torchledger.stepping.totals import StepTotals, total_step
 from torchledger.store import LedgerWriter
 
@@ -329,6 +330,17 @@ def test_a_list_of_a_models_tensors_is_priced_as_such_lists_in_other_steps_were(
     assert four.duration_us > 2 * one.duration_us, "each kernel waits for the one block that has a full chunk"
 
 
+def test_a_planned_list_is_priced_by_the_kernels_that_follow_from_it(h200: TimeModel) -> None:
+    ran = on_gpu(
+        "aten::_foreach_mul_", (64, 64), tensors=8, elements=10**6, bytes_moved=8 * 10**6, kernels=1, phase="optimizer",
+        samples_us=(16.0,),
+    )  # fmt: skip
+    (_, of_ran), (_, of_planned) = (
+        price_calls(h200, [call], ran_on_cpu=False)[0] for call in (ran, replace(ran, samples_us=()))
+    )
+    assert of_planned.duration_us == of_ran.duration_us
+
+
 def test_a_step_without_compiled_graphs_is_priced_from_its_operators(model: TimeModel) -> None:
     step, predictions = predict_step(model, [], record=recorded([on_gpu("aten::sum", (9, 9), bytes_moved=9)], {}))
     assert predictions == [] and step.launches == 0 and step.eager_us > 0
@@ -392,3 +404,8 @@ def test_a_sparse_product_is_priced_by_the_bytes_that_it_holds(h200: TimeModel) 
     call = on_gpu("aten::mm", flops=2 * 50000**2 * 64, bytes_moved=10**6)
     ((_, priced),) = price_calls(h200, [replace(call, arguments=(sparse, dense))], ran_on_cpu=False)
     assert priced.duration_us < 100 and "sparse" in (priced.note or "")
+
+
+def test_peak_memory_of_replayed_graphs_says_what_it_lacks() -> None:
+    assert note_on_pools(None).endswith("which nothing counts")
+    assert note_on_pools(4_920_000_000).endswith("the allocator had 4,920,000,000 bytes reserved where it ran")

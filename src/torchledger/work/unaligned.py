@@ -1,0 +1,140 @@
+"""A product of sizes that are not aligned, and what it would be between padded copies: Inductor's ``pad_mm``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from torchledger.nouns import Buffer, Launch
+from torchledger.work.element_sizes import element_size
+from torchledger.work.flops import matmul_flops
+
+_COPY_KERNELS = 2
+"""A padded copy is filled with zeros, and then written."""
+
+
+@dataclass(frozen=True)
+class UnalignedProduct:
+    """[batch, rows, inner] times [batch, inner, columns], without a batch for ``mm`` and ``addmm``.
+
+    ``strides`` are in elements, as long as the factors' shapes; ``added`` is by how much rows, inner length and columns
+    would grow. ``is_planned`` says of each factor that what makes it would write it padded; ``is_rounded`` that
+    products of float32 are (TF32).
+    """
+
+    operator: Literal["mm", "addmm", "bmm"]
+    batch: int
+    rows: int
+    inner: int
+    columns: int
+    dtype: str
+    strides: tuple[tuple[int, ...], tuple[int, ...]]
+    added: tuple[int, int, int]
+    is_planned: tuple[bool, bool] = (False, False)
+    is_rounded: bool = False
+
+    def launch(self, *, is_padded: bool) -> Launch:
+        """The library's call for it, or for its padded copies, which are dense."""
+        rows, inner, columns = self._sizes(is_padded=is_padded)
+        left, right, out = ((rows, inner), (inner, columns), (rows, columns))
+        grows = self._grows if is_padded else (False, False)
+        dense = [_dense(self._front + sides) for sides in (left, right)]
+        strides = [own if grown else given for own, grown, given in zip(dense, grows, self.strides, strict=True)]
+        buffers = [
+            self._buffer("left", self._front + left, strides[0]),
+            self._buffer("right", self._front + right, strides[1]),
+            self._buffer("out", self._front + out, _dense(self._front + out), is_written=True),
+        ]
+        if self.operator == "addmm":
+            buffers.insert(0, self._buffer("bias", (columns,), (1,)))
+        return Launch(
+            graph="",
+            order=int(is_padded),
+            kernel=self.operator,
+            kernel_name=f"extern_kernels.{self.operator}",
+            category="extern",
+            device="cuda:0",
+            buffers=tuple(buffers),
+            aten_ops=(f"aten.{self.operator}",),
+            flops=matmul_flops(rows, inner, columns, self.batch),
+        )
+
+    @property
+    def filled_bytes(self) -> int:
+        """What is written of zeros, where nothing writes its factors padded."""
+        return sum(after for _, after, _ in self._copies())
+
+    @property
+    def copied_bytes(self) -> int:
+        """What copying reads and writes behind that."""
+        return sum(before + after for before, after, _ in self._copies())
+
+    @property
+    def copied_across_bytes(self) -> int:
+        """Of these, what is read by columns and written by rows."""
+        return sum(before + after for before, after, is_across in self._copies() if is_across)
+
+    def _copies(self) -> Iterator[tuple[int, int, bool]]:
+        """Bytes of each factor that is copied, before and after, and whether it is stored by columns."""
+        rows, inner, columns = self._sizes(is_padded=True)
+        size = self.batch * (element_size(self.dtype) or 0)
+        own, padded = (self.rows * self.inner, self.inner * self.columns), (rows * inner, inner * columns)
+        for before, after, grows, is_planned, strides in zip(
+            own, padded, self._grows, self.is_planned, self.strides, strict=True
+        ):
+            if grows and not is_planned:
+                yield size * before, size * after, strides[-1] != 1
+
+    @property
+    def further_kernels(self) -> int:
+        """Kernels beside the product: of copies, of what is left to fill where a factor is written padded, and of a
+        bias that grows."""
+        copies = [
+            (1 if is_planned else _COPY_KERNELS) if grows else 0
+            for grows, is_planned in zip(self._grows, self.is_planned, strict=True)
+        ]
+        return sum(copies) + (_COPY_KERNELS if self.operator == "addmm" and self.added[2] else 0)
+
+    @property
+    def _front(self) -> tuple[int, ...]:
+        return (self.batch,) if self.operator == "bmm" else ()
+
+    @property
+    def _grows(self) -> tuple[bool, bool]:
+        rows, inner, columns = map(bool, self.added)
+        return rows or inner, inner or columns
+
+    def _sizes(self, *, is_padded: bool) -> tuple[int, int, int]:
+        rows, inner, columns = self.added if is_padded else (0, 0, 0)
+        return self.rows + rows, self.inner + inner, self.columns + columns
+
+    def _buffer(
+        self, name: str, shape: tuple[int, ...], strides: tuple[int, ...], *, is_written: bool = False
+    ) -> Buffer:
+        moved = math.prod(shape) * (element_size(self.dtype) or 0)
+        return Buffer(
+            name=name,
+            role="output" if is_written else "input",
+            dtype=self.dtype,
+            shape=shape,
+            stride=strides,
+            device="cuda:0",
+            bytes_read=0 if is_written else moved,
+            bytes_written=moved if is_written else 0,
+            bytes_quality="exact",
+        )
+
+
+Pays = Callable[[UnalignedProduct], bool]
+"""Says whether a product is quicker between padded copies."""
+
+
+def stays_as_it_is(product: UnalignedProduct) -> bool:
+    """Where nothing is known of a device: no product is padded."""
+    return False
+
+
+def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
