@@ -85,20 +85,36 @@ def identity(side: Side, launch: Any) -> tuple[Any, ...]:
     return launch.category, name, source, shapes, launch.flops, launch.bytes_moved
 
 
+def graph_pairs(ours: dict[str, list[Any]], theirs: dict[str, list[Any]]) -> Iterator[tuple[str, str]]:
+    """Graphs that belong together: those of one content, as two processes may number theirs differently, then those of
+    one name."""
+    left, right = dict(ours), dict(theirs)
+    for graph, own in ours.items():
+        alike = [other for other, its in right.items() if its == own]
+        if alike:
+            other = graph if graph in alike else alike[0]
+            yield graph, other
+            del left[graph], right[other]
+    yield from ((graph, graph) for graph in sorted(left.keys() | right.keys()))
+
+
 def compare(plan: Side, recorded: Side) -> dict[str, Any]:
     """Launches that are the same, and a word on each that is not."""
     total = same = 0
     differences: list[str] = []
-    for graph in sorted(plan.launches.keys() | recorded.launches.keys()):
-        left = [identity(plan, launch) for launch in plan.launches.get(graph, [])]
-        right = [identity(recorded, launch) for launch in recorded.launches.get(graph, [])]
+    ours_of, theirs_of = (
+        {graph: [identity(side, launch) for launch in own] for graph, own in side.launches.items()}
+        for side in (plan, recorded)
+    )
+    for graph, other in graph_pairs(ours_of, theirs_of):
+        left, right = ours_of.get(graph, []), theirs_of.get(other, [])
         total += max(len(left), len(right))
         for kind, i1, i2, j1, j2 in SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
             if kind == "equal":
                 same += i2 - i1
                 continue
             ours = [launch.kernel_name for launch in plan.launches.get(graph, [])[i1:i2]]
-            theirs = [launch.kernel_name for launch in recorded.launches.get(graph, [])[j1:j2]]
+            theirs = [launch.kernel_name for launch in recorded.launches.get(other, [])[j1:j2]]
             differences.append(
                 f"{graph}: planned {', '.join(ours) or 'nothing'}; recorded {', '.join(theirs) or 'nothing'}"
             )

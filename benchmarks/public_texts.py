@@ -6,8 +6,8 @@ KERNELS = """Kernels: vTrain's A100 by estimate-train-time's operators (fitted t
 the H100 by its own model (`devices.md`), NeuSight's A100 and the B200 transferred by data sheet. The B200's sheet
 holds what SimuMax's authors measured of products and attention on one (a kernel at a time, no step); products and
 attention are slowed by the energy of a step at the power limit, as measured on an H100 for these and else on an H200
-(`strangers.md`). An H100's kernels beside collectives are slowed as measured on two of them (by what two H200s and
-the power of one said before, nanotron's rows erred by 6.4 and 6.2 %, looked at and sealed), its attention by
+(`strangers_kernels.md`). An H100's kernels beside collectives are slowed as measured on two of them (by what two H200s
+and the power of one said before, nanotron's rows erred by 6.4 and 6.2 %, looked at and sealed), its attention by
 flash-attention 2 and its eager kernels as measured on one (below). A host's launch is taken to need 10 us, as usual;
 hosts of vTrain's and nanotron's programs need what their own code does (below) and 6.75 us for each launch (`fused
 launch host us` of the H100's model). Lines with a factor are all of the set's predictions times one number, the

@@ -4,7 +4,7 @@ A library computes both as products of pixels, channels and taps, whose sides ar
 three taps along the depth is one of three times the channels, over as many images as the result has places along the
 depth. No network learned passes of three dimensions, and the library has other kernels for them, some many times slower
 than those of two: what is measured beside this is learned in families of their own (``OF_VOLUMES``). A model without
-them is within a factor of 2.6 in nine of ten of 84 eager calls (``docs/results/strangers.md``).
+them is within a factor of 2.6 in nine of ten of 84 eager calls (``docs/results/strangers_kernels.md``).
 """
 
 from __future__ import annotations

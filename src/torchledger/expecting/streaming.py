@@ -18,7 +18,7 @@ from torchledger.expecting.machine import Machine
 
 STREAMED_CACHES = 5.0
 """Traffic of a kernel over what the L2 keeps, from which on its size is no matter: by kernels held out that move more
-than all others (``docs/results/strangers.md``)."""
+than all others (``docs/results/strangers_sets.md``)."""
 
 STREAMED = "streamed"
 """A column that is always 0: a regressor that has it learned of large kernels as smaller ones."""

@@ -16,8 +16,8 @@ COPIES = "copies over the bus"
 
 _LINKS_BYTES_PER_US = {9: 55_000.0, 8: 25_000.0}
 """Rates of pinned memory by the major compute capability: PCIe 5 and 4 with 16 lanes. The first is what recorded copies
-from 4 MB on reach beside an H100, both ways (``docs/results/strangers.md``); the second is half of it, as the lanes
-are."""
+from 4 MB on reach beside an H100, both ways (``docs/results/strangers_scripts.md``); the second is half of it, as the
+lanes are."""
 
 _OTHER_LINK_BYTES_PER_US = 12_500.0
 _PAGEABLE_BYTES_PER_US = 6_000.0

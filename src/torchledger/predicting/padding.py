@@ -1,7 +1,7 @@
 """Whether Inductor would find a product quicker between padded copies, which it times on the device.
 
 It takes the least of a hundred times of each, with what the L2 held gone, and pads where that saves a tenth. What both
-take is predicted here: of 6,600 drawn products that an H200 was asked about, none of which taught this, 95 % are
+take is predicted here: of 3,500 drawn products that an H200 was asked about, none of which taught this, 95 % are
 decided as there (``benchmarks/choices_cuda.py``); 9 % of them it times within a tenth of the border.
 """
 
