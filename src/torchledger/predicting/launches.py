@@ -17,6 +17,7 @@ from torchledger.expecting.launch_costs import WAITING
 from torchledger.expecting.launch_features import LaunchFeatures, features_of_launches, knows_steps
 from torchledger.expecting.pass_networks import ONE_BY_ONE_WIDTH
 from torchledger.expecting.rounded_products import ROUNDED, as_bfloat16, of_rounded_product
+from torchledger.expecting.template_products import FURTHER_SHARE, LONGER, WIDTH, template_product
 from torchledger.fitting.convolution_factors import is_single_convolution
 from torchledger.fitting.launches import as_matrix
 from torchledger.fitting.learning import COVERAGE
@@ -57,14 +58,14 @@ def predict_launches(
         convolution_tf32=convolution_tf32,
         traffic=[traffic] * len(asked) if _knows_steps(model) else None,
     )
-    found: dict[int, Prediction] = {}
+    found = _of_templates(model, launches, allow_tf32=allow_tf32, traffic=traffic)
     by_family: dict[str, list[int]] = {}
     for index, (launch, features) in enumerate(zip(launches, described, strict=True)):
         if features is not None and asked[index] is not launch and ROUNDED in model.entries:
             features = described[index] = of_rounded_product(features, launch)
         if features is not None and features.family not in model.entries:
             features = described[index] = replace(features, family=_broader(features.family))
-        if launch.category == "nop" or launches_nothing(launch):
+        if index in found or launch.category == "nop" or launches_nothing(launch):
             continue
         if (flex := flex_prediction(model, launch)) is not None:
             found[index] = flex
@@ -107,6 +108,31 @@ def predict_launches(
         _as_foreign(model, launches[index], found[index]) if is_foreign(model, launches[index]) else found[index]
         for index in sorted(found)
     ]
+
+
+def _of_templates(
+    model: TimeModel, launches: Sequence[Launch], *, allow_tf32: bool, traffic: StepTraffic | None
+) -> dict[int, Prediction]:
+    """Products that Inductor's templates do, by the library's of their sizes."""
+    templates = {index: each for index, item in enumerate(launches) if (each := template_product(item)) is not None}
+    if not templates:
+        return {}
+    asked = [each.launch for each in templates.values()]
+    found = {}
+    for (index, template), said in zip(
+        templates.items(), predict_launches(model, asked, allow_tf32=allow_tf32, traffic=traffic), strict=True
+    ):
+        longer_us = FURTHER_SHARE * template.further_bytes / model.machine.bytes_per_us
+        duration_us = LONGER * said.duration_us + longer_us
+        width = math.hypot(WIDTH, math.log(said.high_us / said.duration_us))
+        found[index] = replace(
+            said,
+            duration_us=duration_us,
+            low_us=duration_us * math.exp(-width),
+            high_us=duration_us * math.exp(width),
+            note=said.note or "by the library's product of its sizes: Inductor's templates take some longer",
+        )
+    return found
 
 
 def _broader(family: str) -> str:
