@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from torchledger.nouns import Buffer, Launch
 from torchledger.work.element_sizes import element_size
+from torchledger.work.flops import matmul_flops
 
 LONGER = 1.1
 """How much longer a template takes than the library's product of aligned sizes."""
@@ -98,7 +99,7 @@ def _product(
         category="extern",
         kernel_name=f"extern_kernels.{operator}",
         aten_ops=(f"aten.{operator}",),
-        flops=2 * batch * rows * inner * columns,
+        flops=matmul_flops(rows, inner, columns, batch),
         buffers=(
             matrix("left", rows, inner, is_turned=turned[0]),
             matrix("right", inner, columns, is_turned=turned[1]),
