@@ -25,7 +25,6 @@ RUNS: tuple[tuple[str, ...], ...] = (("measure", "-o", "{out}/choices.json"),)
 
 _MOST_FLOPS = 1e12
 _MOST_ELEMENTS = 2**28
-_ALIGNED_BYTES = 16
 
 
 def draw_attention(pick: random.Random) -> dict[str, Any]:
@@ -102,7 +101,7 @@ def attention_of(row: dict[str, Any], device: str) -> int | None:
 def draw_product(pick: random.Random) -> dict[str, Any]:
     """One product of sizes as models have them, at least one of which is not aligned."""
     dtype = pick.choice(("bfloat16", "bfloat16", "float16", "float32", "tf32"))
-    aligned = _ALIGNED_BYTES // (2 if dtype in ("bfloat16", "float16") else 4)
+    aligned = _aligned_elements(dtype)
     while True:
         operator = pick.choice(("mm", "mm", "addmm", "bmm"))
         m, k, n = (round(2 ** pick.uniform(4, 14)) for _ in range(3))
@@ -116,6 +115,11 @@ def draw_product(pick: random.Random) -> dict[str, Any]:
             "operator": operator, "batch": batch, "m": m, "k": k, "n": n, "dtype": dtype,
             "turned": [pick.random() < 0.4, pick.random() < 0.5], "planned": [pick.random() < 0.4 for _ in range(2)],
         }  # fmt: skip
+
+
+def _aligned_elements(dtype: str) -> int:
+    """Elements of the 16 bytes that a tensor core loads at once."""
+    return 8 if dtype in ("bfloat16", "float16") else 4
 
 
 def _product_tensors(row: dict[str, Any]) -> list[Any]:
@@ -224,7 +228,7 @@ def judge(told: dict[str, Any], model: str) -> None:
 
 def product_of(row: dict[str, Any]) -> UnalignedProduct:
     """A drawn product as a plan asks about it."""
-    aligned = _ALIGNED_BYTES // (2 if row["dtype"] in ("bfloat16", "float16") else 4)
+    aligned = _aligned_elements(row["dtype"])
     m, k, n, batch = row["m"], row["k"], row["n"], row["batch"]
     sides = ((m, k), (k, n))
     strides = [(1, first) if turned else (last, 1) for (first, last), turned in zip(sides, row["turned"], strict=True)]

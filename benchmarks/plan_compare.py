@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import lzma
 import re
 import shutil
 import statistics
 import sys
-import tarfile
 import tempfile
 import time
 from collections import Counter
@@ -246,20 +244,17 @@ def recordings(folder: Path, work: Path) -> tuple[dict[str, Path], dict[str, dic
 
 def _unpacked(folder: Path, work: Path) -> Iterator[Path]:
     """The ledgers of drawn programs that hold a step."""
+    from strangers_data import unpack
+
     from torchledger.nouns import Step
     from torchledger.store import open_ledger
 
     for archive in sorted(folder.glob("*.tar")):
-        with tarfile.open(archive) as members:
-            for member in members.getmembers():
-                content = members.extractfile(member)
-                assert content is not None
-                path = work / Path(member.name).name.removesuffix(".xz")
-                path.write_bytes(lzma.decompress(content.read()))
-                with open_ledger(path) as reader:
-                    has_step = bool(reader.read(Step))
-                if has_step:
-                    yield path
+        for path in unpack(archive, work):
+            with open_ledger(path) as reader:
+                has_step = bool(reader.read(Step))
+            if has_step:
+                yield path
 
 
 def main() -> None:

@@ -110,12 +110,18 @@ def is_rounded(path: Path) -> bool:
 
 
 def ledgers_of(tar_path: Path) -> Iterator[Path]:
-    """The ledgers of a tar, unpacked one at a time."""
-    with tarfile.open(tar_path) as tar, tempfile.TemporaryDirectory() as folder:
+    """The ledgers of a tar, unpacked one at a time, and gone when all were seen."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield from unpack(tar_path, Path(folder))
+
+
+def unpack(tar_path: Path, folder: Path) -> Iterator[Path]:
+    """The ledgers of a tar, unpacked into ``folder`` one at a time."""
+    with tarfile.open(tar_path) as tar:
         for member in tar.getmembers():
             packed = tar.extractfile(member)
             assert packed is not None
-            path = Path(folder) / Path(member.name).stem
+            path = folder / Path(member.name).stem
             path.write_bytes(lzma.decompress(packed.read()))
             yield path
 

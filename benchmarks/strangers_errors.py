@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import lzma
 import statistics
-import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from strangers_data import ledgers_of
 
 from torchledger.device.host import find_host, put_host_into
 from torchledger.errors import PredictError
@@ -71,16 +71,8 @@ class Found:
 def programs(source: Path, set_name: str) -> Iterator[tuple[str, Path]]:
     """The ledgers of a set, unpacked one at a time."""
     tars = (source / f"{set_name}.tar", source / "programs_torch2.11.tar")
-    with (
-        tarfile.open(next((each for each in tars if each.exists()), tars[0])) as tar,
-        tempfile.TemporaryDirectory() as folder,
-    ):
-        for member in tar.getmembers():
-            packed = tar.extractfile(member)
-            assert packed is not None
-            path = Path(folder) / Path(member.name).stem
-            path.write_bytes(lzma.decompress(packed.read()))
-            yield path.stem, path
+    for path in ledgers_of(next((each for each in tars if each.exists()), tars[0])):
+        yield path.stem, path
 
 
 def work_us_of(step: StepPrediction) -> float:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import itertools
 import re
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from benchmark_scripts import load_benchmark
 
 ROOT = Path(__file__).parents[2]
 NO_BENCHMARKS = {
@@ -59,12 +60,7 @@ NO_BENCHMARKS = {
 
 @pytest.fixture(scope="module")
 def run_all() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("run_all", ROOT / "benchmarks" / "run_all.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["run_all"] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_benchmark("run_all")
 
 
 def test_every_script_is_a_benchmark_or_says_what_else_it_is(run_all: ModuleType) -> None:

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from torchledger.nouns import Buffer, Launch
+from torchledger.nouns import Buffer, Launch, TensorArgument
 from torchledger.work.element_sizes import element_size
 from torchledger.work.flops import matmul_flops
+from torchledger.work.library_launches import library_launch
+from torchledger.work.tensor_layouts import row_major
 
 LONGER = 1.1
 """How much longer a template takes than the library's product of aligned sizes."""
@@ -60,53 +62,35 @@ def template_product(launch: Launch) -> TemplateProduct | None:
     dtypes = [buffer.dtype for buffer in (left, right) if buffer is not None] or [buffer.dtype for buffer in factors]
     dtype = next((name for name in _FLOATS if name in dtypes), "float32")
     item_size = element_size(dtype) or 4
-    product = _product(
-        launch,
-        written[0],
-        (batch, _aligned(rows, item_size), _aligned(inner, item_size), _aligned(columns, item_size)),
-        dtype,
-        (left is not None and _is_turned(left, rows, inner), right is None or _is_turned(right, inner, columns)),
+    sides = [_aligned(side, item_size) for side in (rows, inner, columns)]
+    front = (batch,) if batch > 1 else ()
+    left_of, right_of, out_of = ((*front, *pair) for pair in (sides[:2], sides[1:], sides[::2]))
+    product = library_launch(
+        "bmm" if front else "mm",
+        [
+            _stored(left_of, dtype, is_turned=left is not None and _is_turned(left, rows, inner)),
+            _stored(right_of, dtype, is_turned=right is None or _is_turned(right, inner, columns)),
+        ],
+        [TensorArgument(out_of, dtype)],
+        flops=matmul_flops(sides[0], sides[1], sides[2], batch),
+        device=launch.device,
+        graph=launch.graph,
+        order=launch.order,
     )
+    if product is None:
+        return None
     own = item_size * batch * (rows * inner + inner * columns + rows * columns)
     moved = sum((buffer.bytes_read or 0) + (buffer.bytes_written or 0) for buffer in launch.buffers)
     return TemplateProduct(product, max(0, moved - own))
 
 
-def _product(
-    launch: Launch, like: Buffer, sides: tuple[int, int, int, int], dtype: str, turned: tuple[bool, bool]
-) -> Launch:
-    batch, rows, inner, columns = sides
-    front = (batch,) if batch > 1 else ()
-
-    def matrix(name: str, first: int, last: int, *, is_turned: bool = False, is_written: bool = False) -> Buffer:
-        nbytes = batch * first * last * (element_size(dtype) or 4)
-        strides = (1, first) if is_turned else (last, 1)
-        return replace(
-            like,
-            name=name,
-            role="output" if is_written else "input",
-            dtype=dtype,
-            shape=(*front, first, last),
-            stride=(*((first * last,) if front else ()), *strides),
-            offset=0,
-            bytes_read=0 if is_written else nbytes,
-            bytes_written=nbytes if is_written else 0,
-        )
-
-    operator = "bmm" if front else "mm"
-    return replace(
-        launch,
-        category="extern",
-        kernel_name=f"extern_kernels.{operator}",
-        aten_ops=(f"aten.{operator}",),
-        flops=matmul_flops(rows, inner, columns, batch),
-        buffers=(
-            matrix("left", rows, inner, is_turned=turned[0]),
-            matrix("right", inner, columns, is_turned=turned[1]),
-            matrix("out", rows, columns, is_written=True),
-        ),
-        loops=(),
-    )
+def _stored(shape: tuple[int, ...], dtype: str, *, is_turned: bool) -> TensorArgument:
+    """A matrix, or some, by rows or by columns."""
+    if not is_turned:
+        return TensorArgument(shape, dtype)
+    *front, rows, columns = shape
+    dense = row_major((*front, columns, rows))
+    return TensorArgument(shape, dtype, (*dense[:-2], dense[-1], dense[-2]))
 
 
 def _factor(buffers: Sequence[Buffer], batch: int, rows: int, columns: int) -> Buffer | None:

@@ -12,14 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
 
 from torchledger.expecting.adaptive_pools import is_adaptive_pool
 from torchledger.expecting.launch_tensors import runs_transposed
-from torchledger.nouns import Buffer, Launch, StepCall, TensorArgument
+from torchledger.nouns import Launch, StepCall, TensorArgument
 from torchledger.work.categories import operator_name
-from torchledger.work.element_sizes import element_size
+from torchledger.work.library_launches import library_launch
 from torchledger.work.settings import Settings, setting
+from torchledger.work.tensor_layouts import row_major
 
 
 def launch_of(call: StepCall, device: str) -> Launch | None:
@@ -91,21 +91,7 @@ def _launch(
     outputs: Sequence[TensorArgument],
     device: str,
 ) -> Launch | None:
-    buffers = [_buffer(each, place, "input", device) for place, each in enumerate(inputs)]
-    buffers += [_buffer(each, len(inputs) + place, "output", device) for place, each in enumerate(outputs)]
-    if any(buffer is None for buffer in buffers):
-        return None
-    return Launch(
-        graph=call.step,
-        order=call.order,
-        kernel=name,
-        kernel_name=f"extern_kernels.{name}",
-        category="extern",
-        device=device,
-        buffers=tuple(buffer for buffer in buffers if buffer is not None),
-        aten_ops=(f"aten.{name}",),
-        flops=flops,
-    )
+    return library_launch(name, inputs, outputs, flops=flops, device=device, graph=call.step, order=call.order)
 
 
 def _kwargs(settings: Settings | None) -> dict[str, str]:
@@ -148,7 +134,7 @@ def _result_by_settings(
 
 def _laid_out(shape: tuple[int, ...], image: TensorArgument) -> TensorArgument:
     is_channels_last = len(shape) == 4 and image.stride is not None and image.stride[1] == 1 < image.shape[1]
-    return TensorArgument(shape, image.dtype, _channels_last(shape) if is_channels_last else _dense(shape))
+    return TensorArgument(shape, image.dtype, _channels_last(shape) if is_channels_last else row_major(shape))
 
 
 def _result(image: TensorArgument, weight: TensorArgument, flops: int) -> TensorArgument | None:
@@ -183,27 +169,6 @@ def _gradients(image: TensorArgument, weight: TensorArgument, made: TensorArgume
     product."""
     one = 2 * image.shape[0] * math.prod(made.shape[2:]) * math.prod(weight.shape)
     return [weight] if flops < 1.5 * one else [image, weight]
-
-
-def _buffer(tensor: TensorArgument, place: int, role: Literal["input", "output"], device: str) -> Buffer | None:
-    size = element_size(tensor.dtype) if tensor.dtype is not None else None
-    if size is None or tensor.dtype is None:
-        return None
-    moved = size * math.prod(tensor.shape)
-    return Buffer(
-        name=f"tensor {place}",
-        role=role,
-        dtype=tensor.dtype,
-        shape=tensor.shape,
-        stride=tensor.stride if tensor.stride is not None else _dense(tensor.shape),
-        device=device,
-        bytes_read=moved if role == "input" else 0,
-        bytes_written=moved if role == "output" else 0,
-    )
-
-
-def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
 
 
 def _channels_last(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from torchledger.nouns import Buffer, Launch
+from torchledger.nouns import Launch, TensorArgument
 from torchledger.work.element_sizes import element_size
 from torchledger.work.flops import matmul_flops
+from torchledger.work.library_launches import library_launch
 
 _COPY_KERNELS = 2
 """A padded copy is filled with zeros, and then written."""
@@ -38,28 +38,22 @@ class UnalignedProduct:
     def launch(self, *, is_padded: bool) -> Launch:
         """The library's call for it, or for its padded copies, which are dense."""
         rows, inner, columns = self._sizes(is_padded=is_padded)
-        left, right, out = ((rows, inner), (inner, columns), (rows, columns))
         grows = self._grows if is_padded else (False, False)
-        dense = [_dense(self._front + sides) for sides in (left, right)]
-        strides = [own if grown else given for own, grown, given in zip(dense, grows, self.strides, strict=True)]
-        buffers = [
-            self._buffer("left", self._front + left, strides[0]),
-            self._buffer("right", self._front + right, strides[1]),
-            self._buffer("out", self._front + out, _dense(self._front + out), is_written=True),
+        factors = [
+            TensorArgument(self._front + sides, self.dtype, None if grown else strides)
+            for sides, grown, strides in zip(((rows, inner), (inner, columns)), grows, self.strides, strict=True)
         ]
-        if self.operator == "addmm":
-            buffers.insert(0, self._buffer("bias", (columns,), (1,)))
-        return Launch(
-            graph="",
-            order=int(is_padded),
-            kernel=self.operator,
-            kernel_name=f"extern_kernels.{self.operator}",
-            category="extern",
-            device="cuda:0",
-            buffers=tuple(buffers),
-            aten_ops=(f"aten.{self.operator}",),
+        bias = [TensorArgument((columns,), self.dtype)] if self.operator == "addmm" else []
+        launch = library_launch(
+            self.operator,
+            [*bias, *factors],
+            [TensorArgument((*self._front, rows, columns), self.dtype)],
             flops=matmul_flops(rows, inner, columns, self.batch),
+            device="cuda:0",
+            order=int(is_padded),
         )
+        assert launch is not None, f"Inductor pads no products of {self.dtype}"
+        return launch
 
     @property
     def filled_bytes(self) -> int:
@@ -110,22 +104,6 @@ class UnalignedProduct:
         rows, inner, columns = self.added if is_padded else (0, 0, 0)
         return self.rows + rows, self.inner + inner, self.columns + columns
 
-    def _buffer(
-        self, name: str, shape: tuple[int, ...], strides: tuple[int, ...], *, is_written: bool = False
-    ) -> Buffer:
-        moved = math.prod(shape) * (element_size(self.dtype) or 0)
-        return Buffer(
-            name=name,
-            role="output" if is_written else "input",
-            dtype=self.dtype,
-            shape=shape,
-            stride=strides,
-            device="cuda:0",
-            bytes_read=0 if is_written else moved,
-            bytes_written=moved if is_written else 0,
-            bytes_quality="exact",
-        )
-
 
 Pays = Callable[[UnalignedProduct], bool]
 """Says whether a product is quicker between padded copies."""
@@ -134,7 +112,3 @@ Pays = Callable[[UnalignedProduct], bool]
 def stays_as_it_is(product: UnalignedProduct) -> bool:
     """Where nothing is known of a device: no product is padded."""
     return False
-
-
-def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from benchmark_scripts import load_benchmark
 from torchledger._torch.fake_device import FakeDevice
 from torchledger.nouns import Device
 from torchledger.predicting.devices import find_model
@@ -21,11 +21,7 @@ HOPPER = Device(name="a Hopper", kind="cuda", compute_capability=(9, 0), num_mul
 
 @pytest.fixture(scope="module")
 def choices() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("choices_cuda", ROOT / "benchmarks" / "choices_cuda.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_benchmark("choices_cuda")
 
 
 @pytest.fixture(scope="module")

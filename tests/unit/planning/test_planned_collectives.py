@@ -5,7 +5,6 @@ all ranks, compiled, without a GPU. Here nothing is compiled: the collectives ar
 """
 
 import argparse
-import importlib.util
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from types import ModuleType
 import pytest
 import torch
 
+from benchmark_scripts import load_benchmark
 from torchledger._torch.eager_calls import EagerCalls
 from torchledger._torch.fake_streams import install_streams
 from torchledger._torch.fake_world import FakeWorld
@@ -37,11 +37,7 @@ def world(tmp_path: Path) -> Iterator[FakeWorld]:
 
 @pytest.fixture(scope="module")
 def programs() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("job_programs", ROOT / "benchmarks" / "job_programs.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_benchmark("job_programs")
 
 
 @pytest.mark.parametrize("strategy", RECORDED)
