@@ -12,12 +12,13 @@ _CAPTURED = "a CUDA graph that the program captures is priced launch by launch, 
 
 
 class Captures:
-    """The captures of a program; ``n_begun`` counts them. ``decisions`` are told how their graphs are priced."""
+    """The captures of a program; ``n_begun`` counts them, ``n_replays`` the replays of their graphs. ``decisions`` are
+    told how these are priced."""
 
     def __init__(self, decisions: MutableMapping[str, int]) -> None:
         self._decisions = decisions
         self._n_open = 0
-        self.n_begun = 0
+        self.n_begun = self.n_replays = 0
 
     def begin(self) -> None:
         """A capture begins."""
@@ -66,6 +67,9 @@ def _graphs_of(captures: Captures) -> type:
 
         def capture_end(self) -> None:
             captures.end()
+
+        def replay(self) -> None:
+            captures.n_replays += 1
 
         def __getattr__(self, name: str) -> Callable[..., None]:
             return lambda *args, **kwargs: None

@@ -340,7 +340,7 @@ def install_streams(patches: Patches, order: StreamOrder, module: Any = torch.cu
         ("stream", StreamContext),
         ("current_stream", lambda device=None: named(order.current)),
         ("default_stream", lambda device=None: named(COMPUTE)),
-        ("set_stream", lambda given: order.set_current(_name_of(given, order))),
+        ("set_stream", lambda stream: order.set_current(_name_of(stream, order))),
         ("synchronize", lambda device=None: order.host_waits("cudaDeviceSynchronize")),
     ):
         patches.set_or_add(module, name, value)

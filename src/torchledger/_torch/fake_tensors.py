@@ -481,15 +481,16 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         patches.set(torch.Tensor, "pin_memory", lambda tensor, *args, **kwargs: pinned(tensor))
         patches.set(torch.Tensor, "is_pinned", lambda tensor, *args, **kwargs: False)
         patches.set(FakeTensor, "record_stream", lambda tensor, stream: None)
+        patches.set(FakeTensor, "share_memory_", lambda tensor: tensor)
         patches.set(torch, "save", lambda *args, **kwargs: mode.note("a file that torch.save would write", "nothing"))
         # Optimizers and clipping join what is of these types into one launch.
         for known in (torch.utils._foreach_utils, sys.modules[torch.optim.Optimizer.__module__]):
             patches.set(known, "_foreach_supported_types", [*known._foreach_supported_types, FakeTensor])
         swap = torch.utils.swap_tensors
 
-        def swapped(one: Any, other: Any) -> None:
+        def swapped(t1: Any, t2: Any) -> None:
             mode.fake_tensor_converter.meta_converter.tensor_memo.clear()  # it would be of the tensor before
-            swap(one, other)
+            swap(t1, t2)
 
         patches.set(torch.utils, "swap_tensors", swapped)
         # A module's fake parameters are swapped where others get new data, which no weak reference forbids.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -473,7 +474,11 @@ def _watch_tensor_parallel(world: FakeWorld, patches: Patches) -> None:
     """Note heads that do not divide over the ranks of tensor parallelism, and behind them features of layers."""
     from torch.distributed.tensor.parallel import api
 
-    def parallelize(original: Callable[..., Any], module: Any, mesh: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def parallelize(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        given = inspect.signature(original).bind_partial(*args, **kwargs).arguments
+        module, mesh, styles = (given.get(name) for name in ("module", "device_mesh", "parallelize_plan"))
+        if module is None:
+            return original(*args, **kwargs)
         size = mesh.size() if mesh is not None else world.spec.size
         found = list[str]()
         for name, part in module.named_modules():
@@ -481,10 +486,9 @@ def _watch_tensor_parallel(world: FakeWorld, patches: Patches) -> None:
             undivided = {heads: owner for owner, heads in reversed(list(_heads_of(part))) if heads % size}
             for heads, owner in undivided.items():
                 found.append(_undivided(f"{name or 'the module'}.{owner}", heads, size))
-        styles = args[0] if args else kwargs.get("parallelize_plan")
         found += [_undivided(name, count, size, "features") for name, count in _features_of(module, styles, size)]
         world.hints += [hint for hint in dict.fromkeys(found) if hint not in world.hints]
-        return original(module, mesh, *args, **kwargs)
+        return original(*args, **kwargs)
 
     pass_through(patches, api, "parallelize_module", parallelize)
 

@@ -5,6 +5,7 @@ Hooks on all modules are seen by Dynamo, which would trace them: they are taken 
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,12 @@ from torch.nn.modules.module import (
 )
 
 from torchledger.signals import let_through
+
+
+def _is_in_loader() -> bool:
+    """Whether this process makes batches for another: modules that it calls transform samples, and are no steps."""
+    worker = sys.modules.get("torch.utils.data._utils.worker")
+    return getattr(worker, "_worker_info", None) is not None
 
 
 class ModuleCalls:
@@ -35,7 +42,7 @@ class ModuleCalls:
     def _begins(self, module: Module, inputs: Any) -> None:
         depth = getattr(self._inside, "depth", 0)
         self._inside.depth = depth + 1
-        if depth:
+        if depth or _is_in_loader():
             return
         try:
             self._called(module)

@@ -112,10 +112,18 @@ def holds_optimizer(parameters: Collection[int] | None) -> bool:
 
 
 def has_other_optimizer(known: Collection[int]) -> bool:
-    """True if an optimizer lives that updates something and is none of these, given by ``id``."""
+    """True if an optimizer lives that updates something without values and is none of these, given by ``id``: others
+    are not of a program that runs without its device."""
     from torch.optim.optimizer import Optimizer
 
-    return any(id(each) not in known and bool(getattr(each, "param_groups", ())) for each in living(Optimizer))
+    return any(id(each) not in known and _updates_fakes(each) for each in living(Optimizer))
+
+
+def _updates_fakes(optimizer: Any) -> bool:
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    first = (group["params"][0] for group in getattr(optimizer, "param_groups", ()) if group["params"])
+    return any(isinstance(getattr(each, "_local_tensor", each), FakeTensor) for each in first)
 
 
 def fused_adamw_step(tensors: Mapping[str, Any]) -> Any:

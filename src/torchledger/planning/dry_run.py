@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import runpy
 import sys
 import time
@@ -56,6 +55,10 @@ _MOST_LOOKED_ON, _LOOKED_ON_S, _LOOKED_ON_SHARE = 64, 1.0, 0.25
 """Behind a step that may be a part of a longer one so many more are let pass at most, for a second or this share of the
 time that the program has taken until then."""
 
+_MOST_BEFORE_TRAINING, _BEFORE_TRAINING_S = 4096, 120.0
+"""So many calls that nothing updates are let pass, in so many seconds at most, before the first step of an optimizer
+that is there: many programs evaluate before they train."""
+
 _WARM_UPS = 11
 """So many steps run at most before a CUDA graph is captured: what torch's documents ask for with DDP."""
 
@@ -91,10 +94,12 @@ class _StepHearer(StepProfiler):
         self.has_step = self.has_collectives = False
         self._is_running = True
         self._kept: StepRecording | None = None
-        self._begun_s, self._until_s, self._looked_on = time.monotonic(), math.inf, 0
+        self._heard_s, self._look_on_s, self._looked_on = time.monotonic(), 0.0, 0
+        self._may_train = False
         self._launched = 0
         self._outside = OutsideWork(lambda: tensors.n_operators + self._launched)
-        tools = _tools(self._marks, self._listeners, self._outside.hearing_begins)
+        self._replays_before, self.replays_unheard = 0, False
+        tools = _tools(self._marks, self._listeners, self._hearing_begins)
         super().__init__(capture, warmup=_WARMUP, only_hears=True, tools=tools)
 
     def _hear_modules_until_compiled(self) -> None:
@@ -156,21 +161,33 @@ class _StepHearer(StepProfiler):
             self._capture.add(*self._records(recording))
             self.has_step = True
 
+    def _hearing_begins(self) -> None:
+        self._outside.hearing_begins()
+        self._replays_before = self._captures.n_replays
+
     def _lingers(self) -> bool:
+        from torchledger._torch.optimizers import has_other_optimizer
+
         recording = self._recorder.result()
         if recording.heard is None:
             return False
         now_s = time.monotonic()
-        if self._kept is None:
+        if self._kept is None or self._kept.heard is not recording.heard:
             self._outside.hearing_ended()
-            self._until_s = now_s + max(_LOOKED_ON_S, _LOOKED_ON_SHARE * (now_s - self._begun_s))
+            self.replays_unheard = self._captures.n_replays > self._replays_before
+            if self._kept is None:
+                self._look_on_s = max(_LOOKED_ON_S, _LOOKED_ON_SHARE * (now_s - self._heard_s))
+            self._heard_s, self._looked_on = now_s, 0
+            self._may_train = recording.found_by == "period" and has_other_optimizer(frozenset())
         self._kept = recording
         self._looked_on += 1
+        if self._may_train and not self._outside.has_updates:
+            return self._looked_on <= _MOST_BEFORE_TRAINING and now_s < self._heard_s + _BEFORE_TRAINING_S
         may_follow = self._may_exchange_later if self._is_a_rank else self._may_be_a_part
         if self._looked_on <= _WARM_UPS and self._may_be_captured(recording):
             return True
         is_wanted = may_follow(recording) or self._outside.is_looked_for
-        return self._looked_on <= _MOST_LOOKED_ON and now_s < self._until_s and is_wanted
+        return self._looked_on <= _MOST_LOOKED_ON and now_s < self._heard_s + self._look_on_s and is_wanted
 
     def _may_exchange_later(self, recording: StepRecording) -> bool:
         """Whether a rank's step has no collective in a program with process groups, and none of a later step has been
@@ -334,6 +351,8 @@ def run_without_device(
             capture.add(dry_run)
             capture.close(status=status, exit_code=0 if status == "finished" else 1)
             why_not = None if hearer.has_step else hearer.why_not()
+    if hearer.replays_unheard:
+        raise PlanError(_REPLAYS_UNHEARD)
     if why_not is not None:
         captured = _CAPTURED_TOO_SOON if fake.captures.n_begun else ""
         asked = _asked_before_its_end(fake.tensors.last_asked)
@@ -366,6 +385,12 @@ _BEAMS = (
 )
 _CAPTURED_TOO_SOON = (
     " Replays of the CUDA graph that it captures run nothing here: let three steps run before they are captured."
+)
+
+_REPLAYS_UNHEARD = (
+    "the step that repeats replays a CUDA graph that the program has captured before, and replays run nothing here: "
+    "what they hold has no price. Plan the program without its CUDA graph (many have an option for that), or let three "
+    "steps run before it is captured."
 )
 
 _VALUE = "the value of a tensor"

@@ -47,6 +47,11 @@ class OutsideWork:
         self._recorded = max(1, self.made() - self._begin[0]), len(self._ends) - self._begin[1]
 
     @property
+    def has_updates(self) -> bool:
+        """Whether an optimizer has made a step."""
+        return bool(self._ends)
+
+    @property
     def is_looked_for(self) -> bool:
         """Whether the first step was much longer than the recorded one, and none that is as long has come again."""
         return self._is_long_at_first and self._last_long is None

@@ -15,7 +15,7 @@ from torchledger.books import read_step
 from torchledger.device.host import find_host
 from torchledger.fitting.time_model import TimeModel
 from torchledger.jobs.planned import keep_plan
-from torchledger.nouns import DryRun, Launch, PlannedRank, PlannedStep, StepPrediction
+from torchledger.nouns import DryRun, Launch, PlannedRank, PlannedStep, StepCall, StepPrediction
 from torchledger.planning.dry_run import run_without_device
 from torchledger.planning.fabric import find_fabric
 from torchledger.planning.kept_prices import keep_prices, times_of_calls
@@ -28,7 +28,7 @@ from torchledger.predicting.overheads import Mode
 from torchledger.predicting.padding import PaddingRule
 from torchledger.predicting.step import predict_ledger
 from torchledger.predicting.step_notes import step_notes
-from torchledger.stepping.totals import StepTotals
+from torchledger.stepping.totals import StepTotals, launches_in
 from torchledger.store import open_ledger
 from torchledger.store.job import job_folder, job_in_place
 from torchledger.store.ledger import ledger_in_place
@@ -77,7 +77,10 @@ def plan_program(
         )
         if output is not None:
             keep_prices(path, times_of_calls(model, path, launches))
-        planned = replace(as_planned(step), kernel_launches=_kernel_launches([_read_step(path)]))
+        steps = [_read_step(path)]
+        planned = as_planned(step)
+        notes = (*_on_host_alone(planned, steps), *planned.notes)
+        planned = replace(planned, kernel_launches=_kernel_launches(steps), notes=notes)
     return Plan(planned, outcome.dry_run, output)
 
 
@@ -129,7 +132,8 @@ def plan_world(
             convolution_tf32=settings.get("cudnn_allow_tf32") != "False",
         )
         steps = [_read_step(each.ledger) for each in recorded]
-        step = replace(step, kernel_launches=_kernel_launches(steps), notes=_with_notes(step.notes, model, steps))
+        notes = (*_on_host_alone(step, steps), *_with_notes(step.notes, model, steps))
+        step = replace(step, kernel_launches=_kernel_launches(steps), notes=notes)
         if world > 1 and not dry_run.groups:
             step = replace(step, notes=(*step.notes, _ALONE))
         elif world > 1 and not any(each.has_collectives for each in programs):
@@ -153,8 +157,27 @@ _ReadStep = tuple[StepTotals | None, Sequence[Launch]]
 
 
 def _kernel_launches(steps: Sequence[_ReadStep]) -> int | None:
-    """Kernels that one rank's step launches, as ``show`` adds them up: of the rank with most."""
-    return max((record.whole.launches for record, _ in steps if record is not None), default=None)
+    """Kernels that one rank's step launches on its device: of the rank with most."""
+    return max((_launched(record) for record, _ in steps if record is not None), default=None)
+
+
+def _launched(record: StepTotals) -> int:
+    """As ``show`` adds them up, less what the host computes itself."""
+    return record.whole.launches - sum(launches_in(call, {}) for call in _on_host(record))
+
+
+def _on_host(record: StepTotals) -> Iterator[StepCall]:
+    """The step's eager calls on the CPU."""
+    return (call for call in record.calls if call.kind == "operator" and call.device == "cpu")
+
+
+def _on_host_alone(step: PlannedStep, steps: Sequence[_ReadStep]) -> Iterator[str]:
+    """That a program never comes near its device, where it does not."""
+    if not step.launches and (many := sum(1 for record, _ in steps if record is not None for _ in _on_host(record))):
+        yield (
+            f"nothing of this step runs on the device: its {many:,} operators are all called on the CPU; the "
+            "program has to move its model and its data there, for which many scripts have an option"
+        )
 
 
 def _with_notes(notes: Sequence[str], model: TimeModel, steps: Sequence[_ReadStep]) -> tuple[str, ...]:

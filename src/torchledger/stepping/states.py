@@ -364,8 +364,8 @@ class States:
             self.outcome.update(n_steps=self.outcome.found.n_steps + 1)
 
     def after_fork(self) -> None:
-        """In a child of a fork: what is under way is the parent's."""
-        if self.now is not State.WARMING or self.tries:
+        """In a child of a fork: what is under way is the parent's, and so is a step that is only heard."""
+        if self.only_hears or self.now is not State.WARMING or self.tries:
             self.session.forget()
             self.quiet = None
             self.graph_calls.first.clear()

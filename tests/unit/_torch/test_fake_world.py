@@ -165,7 +165,10 @@ def test_a_stage_without_layers_is_told_that_there_are_too_many_stages(world: Fa
         PipelineStage(nn.ModuleList(), 9, 16, torch.device("cpu"))
 
 
-def test_heads_that_do_not_divide_over_the_ranks_are_noted_with_the_nearest_that_do(world: FakeWorld) -> None:
+@pytest.mark.parametrize("by_name", [False, True])
+def test_heads_that_do_not_divide_over_the_ranks_are_noted_with_the_nearest_that_do(
+    world: FakeWorld, by_name: bool
+) -> None:
     from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
     class Attention(nn.Module):
@@ -174,7 +177,11 @@ def test_heads_that_do_not_divide_over_the_ranks_are_noted_with_the_nearest_that
             self.head_dim = 4
             self.query = nn.Linear(48, 48)
 
-    parallelize_module(Attention(), init_device_mesh("cpu", (16,)), {"query": ColwiseParallel()})
+    mesh, plan = init_device_mesh("cpu", (16,)), {"query": ColwiseParallel()}
+    if by_name:
+        parallelize_module(Attention(), device_mesh=mesh, parallelize_plan=plan)
+    else:
+        parallelize_module(Attention(), mesh, plan)
     assert world.hints == [
         "the module.query has 12 heads, which do not divide over 16 ranks: the nearest that works is 12"
     ]

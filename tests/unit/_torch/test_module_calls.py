@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.modules import module as nn_module
+from torch.utils.data._utils import worker
 
 from torchledger._torch.module_calls import ModuleCalls
 from torchledger.balance import balance_books
@@ -39,6 +40,19 @@ def test_a_module_is_heard_where_no_other_calls_it_also_after_one_that_failed() 
     model(torch.ones(1, 2))
     assert heard == [model, broken, model]
     assert not nn_module._global_forward_pre_hooks and not nn_module._global_forward_hooks
+
+
+def test_a_process_that_loads_batches_calls_no_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[nn.Module] = []
+    calls = ModuleCalls(heard.append, lambda error: None)
+    try:
+        with monkeypatch.context() as inside:
+            inside.setattr(worker, "_worker_info", object())
+            nn.Identity()(3)
+        nn.ReLU()(torch.ones(1))
+    finally:
+        calls.undo()
+    assert [type(each) for each in heard] == [nn.ReLU]
 
 
 def test_a_listener_that_fails_is_told_of_and_the_call_is_made() -> None:

@@ -180,3 +180,92 @@ def test_a_graph_without_the_optimizer_is_no_whole_step(tmp_path: Path) -> None:
 def test_a_step_that_is_captured_too_soon_is_told_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="let three steps run before they are captured"):
         run_without_device(replaying(1), tmp_path / "plan.ledger", H200)
+
+
+def test_a_step_that_replays_what_was_captured_before_it_has_no_price(tmp_path: Path) -> None:
+    def program() -> None:
+        layer, given = nn.Linear(8, 8).cuda(), torch.zeros(4, 8, device="cuda")
+        optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+        layer(given).sum().backward()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            layer(given).sum().backward()
+        for _ in range(8):
+            graph.replay()
+            optimizer.step()
+
+    with pytest.raises(PlanError, match="the step that repeats replays a CUDA graph"):
+        run_without_device(program, tmp_path / "plan.ledger", H200)
+
+
+def test_a_program_that_evaluates_before_it_trains_is_planned_as_it_trains(tmp_path: Path) -> None:
+    def program() -> None:
+        layer, given = nn.Linear(8, 8).cuda(), torch.zeros(4, 8, device="cuda")
+        optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+        with torch.no_grad():
+            for _ in range(300):
+                layer(given)
+        while True:
+            layer(given).sum().backward()
+            optimizer.step()
+
+    step, calls = read(run_without_device(program, tmp_path / "plan.ledger", H200))
+    assert step.found_by == "optimizer"
+    assert {call.phase for call in calls} >= {"forward", "backward", "optimizer"}
+
+
+def test_an_optimizer_of_another_program_is_not_waited_for(tmp_path: Path) -> None:
+    others = torch.optim.SGD([nn.Parameter(torch.zeros(2))], 0.1)
+
+    def program() -> None:
+        layer, given = nn.Linear(8, 8).cuda(), torch.zeros(4, 8, device="cuda")
+        with torch.no_grad():
+            for _ in range(3000):
+                layer(given)
+        raise AssertionError("the plan went on to the end")
+
+    step, _ = read(run_without_device(program, tmp_path / "plan.ledger", H200))
+    assert step.found_by == "period" and others.param_groups
+
+
+class Scaled(nn.Module):
+    """A transform of samples, as torchvision's are."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+
+class Samples(torch.utils.data.Dataset[torch.Tensor]):
+    """Each is transformed by a module."""
+
+    def __init__(self) -> None:
+        self.transform = Scaled()
+
+    def __len__(self) -> int:
+        return 1024
+
+    def __getitem__(self, place: int) -> torch.Tensor:
+        sample: torch.Tensor = self.transform(torch.full((8,), float(place)))
+        return sample
+
+
+def test_modules_that_a_loaders_process_calls_are_no_steps(tmp_path: Path) -> None:
+    def program() -> None:
+        layer = nn.Linear(8, 8).cuda()
+        optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+        for batch in torch.utils.data.DataLoader(Samples(), batch_size=128, num_workers=1):
+            layer(batch.cuda()).sum().backward()
+            optimizer.step()
+
+    step, calls = read(run_without_device(program, tmp_path / "plan.ledger", H200))
+    assert step.found_by == "optimizer" and any(call.name == "aten::addmm" for call in calls)
+
+
+def test_parameters_of_the_device_are_shared_between_processes_as_they_are(tmp_path: Path) -> None:
+    def program() -> None:
+        layer = nn.Linear(8, 8).cuda().share_memory()
+        for _ in range(6):
+            layer(torch.zeros(4, 8, device="cuda"))
+
+    step, _ = read(run_without_device(program, tmp_path / "plan.ledger", H200))
+    assert step.found_by == "period"
