@@ -228,24 +228,24 @@ def test_an_optimizer_of_another_program_is_not_waited_for(tmp_path: Path) -> No
     assert step.found_by == "period" and others.param_groups
 
 
-class Scaled(nn.Module):
+class Turned(nn.Module):
     """A transform of samples, as torchvision's are."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * 2
+        return x
 
 
 class Samples(torch.utils.data.Dataset[torch.Tensor]):
     """Each is transformed by a module."""
 
     def __init__(self) -> None:
-        self.transform = Scaled()
+        self.transform, self.sample = Turned(), torch.zeros(8)
 
     def __len__(self) -> int:
-        return 1024
+        return 18000
 
     def __getitem__(self, place: int) -> torch.Tensor:
-        sample: torch.Tensor = self.transform(torch.full((8,), float(place)))
+        sample: torch.Tensor = self.transform(self.sample)
         return sample
 
 
@@ -253,7 +253,7 @@ def test_modules_that_a_loaders_process_calls_are_no_steps(tmp_path: Path) -> No
     def program() -> None:
         layer = nn.Linear(8, 8).cuda()
         optimizer = torch.optim.SGD(layer.parameters(), 0.1)
-        for batch in torch.utils.data.DataLoader(Samples(), batch_size=128, num_workers=1):
+        for batch in torch.utils.data.DataLoader(Samples(), batch_size=4500, num_workers=1):
             layer(batch.cuda()).sum().backward()
             optimizer.step()
 
