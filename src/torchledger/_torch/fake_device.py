@@ -197,6 +197,7 @@ def _patch_cuda(patches: Patches, fake: FakeDevice) -> None:
     patches.set(fake_tensor, "init_gpu_context", _answer(None))
     patches.set(fake_tensor.FakeTensorMode, "avoid_device_init", property(lambda mode: True))
     patches.around(fake_tensor.FakeTensorMode, "from_tensor", _taken_over)
+    patches.around(torch._utils, "_restore_device_fake_mode", _on_numbered(fake.index))
     patches.set(torch.backends.mha, "get_fastpath_enabled", _takes_fused_encoders(fake.decisions))
     patches.set(torch.version, "cuda", torch.version.cuda or _CUDA_VERSION)
     patches.set(torch.backends.cudnn, "version", _answer(CUDNN_VERSION))
@@ -333,6 +334,19 @@ def _taken_over(original: Callable[..., Any], mode: Any, tensor: Any, *args: Any
         with _disable_current_modes():
             return original(mode, tensor, *args, **kwargs)
     return original(mode, tensor, *args, **kwargs)
+
+
+def _on_numbered(index: int) -> Callable[..., Any]:
+    """What is loaded on ``cuda`` is on the current device, which torch until 2.12 leaves without its number."""
+
+    def restored(original: Callable[..., Any], tensor: Any) -> Any:
+        loaded = original(tensor)
+        device = getattr(loaded, "fake_device", None)
+        if device is not None and device.type == "cuda" and device.index is None:
+            loaded.fake_device = torch.device("cuda", index)
+        return loaded
+
+    return restored
 
 
 class _Zeros(dict[str, int]):

@@ -9,7 +9,7 @@ import difflib
 import importlib
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,24 @@ class _LazyGroup(click.Group):
 @click.option("-v", "--verbose", is_flag=True, help="Log what the library does to stderr.")
 def cli(verbose: bool) -> None:
     """A ledger of every kernel that a compiled PyTorch model runs."""
-    logging.basicConfig(level=logging.DEBUG if verbose else logging.WARNING, format="torchledger: %(message)s")
+    click.get_current_context().call_on_close(_log_to_stderr(logging.DEBUG if verbose else logging.WARNING))
+
+
+def _log_to_stderr(level: int) -> Callable[[], None]:
+    """Have what the library logs on stderr, until what this returns is called; logging that a program sets up for
+    itself (``logging.basicConfig`` does nothing where the root has a handler) stays its own."""
+    ours, handler = logging.getLogger("torchledger"), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("torchledger: %(message)s"))
+    former = ours.level, ours.propagate
+    ours.addHandler(handler)
+    ours.setLevel(level)
+    ours.propagate = False
+
+    def undo() -> None:
+        ours.removeHandler(handler)
+        ours.level, ours.propagate = former
+
+    return undo
 
 
 def main(arguments: list[str] | None = None) -> Any:

@@ -141,6 +141,11 @@ def explain(error: BaseException, *, thread: str | None = None) -> str:
             f"{who} reads {error.filename}{where}, which is not there. A plan needs no values: leave a checkpoint "
             "out, or name a file that is there."
         )
+    if _wants_network(error):
+        return (
+            f"{who} fetches something over the network{where}{line}, which is out of reach here "
+            f"({shorten(what, _MOST_OF_ERROR)}). A plan needs no values: have it on disk before, or make it up."
+        )
     if _asks_for_its_rank(error, frames):
         return (
             f"{who} asks{where} which of how many ranks it is: say so with --world N, which may be 1. It then finds "
@@ -197,6 +202,21 @@ def _is_of_extension(error: BaseException, frames: Sequence[traceback.FrameSumma
 
 
 _LIBRARY = re.compile(r"\.so(\.\d+)*: |undefined symbol")
+
+
+_OF_NETWORKS = frozenset({"gaierror", "URLError", "MaxRetryError", "NameResolutionError", "OfflineModeIsEnabled"})
+
+
+def _wants_network(error: BaseException) -> bool:
+    """Whether a name was not resolved or a host not reached, whichever library asked for it."""
+    seen: set[int] = set()
+    each: BaseException | None = error
+    while each is not None and id(each) not in seen:
+        if type(each).__name__ in _OF_NETWORKS:
+            return True
+        seen.add(id(each))
+        each = each.__cause__ or each.__context__
+    return False
 
 
 def _asks_for_its_rank(error: BaseException, frames: Sequence[traceback.FrameSummary]) -> bool:

@@ -36,6 +36,14 @@ def test_numbers_are_one_truths_are_false_and_each_is_noted(fake: FakeDevice) ->
     assert all(each.source.startswith(__file__) for each in fake.tensors.stand_ins)
 
 
+def test_what_is_loaded_on_the_device_is_on_the_current_one(tmp_path: Path) -> None:
+    torch.save(torch.arange(100), tmp_path / "labels.pt")
+    with FakeDevice(HOPPER):
+        labels = torch.load(tmp_path / "labels.pt", map_location="cuda")
+        made = torch.zeros(100, dtype=torch.int64, device="cuda")
+        assert labels.device == made.device == torch.device("cuda:0") and (labels == made).shape == (100,)
+
+
 def test_numbers_that_a_line_reads_come_nearer_to_each_other_and_are_none_below_one(fake: FakeDevice) -> None:
     loss = torch.randn((), device="cuda")
     read = [loss.item() for _ in range(900)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from command_line import run_cli
 from synthetic import write_ledger
 from torchledger.cli import COMMANDS, cli
 from torchledger.errors import UsageError
@@ -118,3 +120,24 @@ def test_a_module_that_does_not_exist_leaves_no_ledger(command: str, tmp_path: P
     result = CliRunner().invoke(cli, [command, "-o", str(output), "-m", "no_such_module"])
     assert isinstance(result.exception, UsageError) and "no module is called 'no_such_module'" in str(result.exception)
     assert not output.exists()
+
+
+LOGS = """
+import logging
+
+logging.basicConfig(level=logging.INFO, format="mine: %(message)s")
+logging.info("step 1")
+"""
+
+
+def test_a_program_that_is_run_sets_up_its_own_logging(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LOGS)
+    said = run_cli(tmp_path, "run", "train.py").stderr
+    assert "mine: step 1" in said and "torchledger: step 1" not in said
+
+
+def test_logging_is_the_callers_own_again_after_a_command() -> None:
+    ours = logging.getLogger("torchledger")
+    before = ours.level, ours.propagate, list(ours.handlers)
+    CliRunner().invoke(cli, ["-v", "devices"])
+    assert (ours.level, ours.propagate, list(ours.handlers)) == before

@@ -51,6 +51,12 @@ def plan(text: str, folder: Path, *arguments: str, world: WorldSpec | None = Non
             PlanError,
             r"reads /no/such.pt at .*train.py:2, which is not there",
         ),
+        (
+            "import socket\ntry:\n    raise socket.gaierror(-2, 'Name or service not known')\n"
+            "except OSError as error:\n    raise RuntimeError('no data') from error",
+            PlanError,
+            r"fetches something over the network at .*train.py:5 .* have it on disk before",
+        ),
         ("import ctypes\nctypes.CDLL('libmine.so.9')", PlanError, r"extension for CUDA at .*:2 \(`ctypes.CDLL"),
         ("raise ValueError('bad rate')", PlanError, r"train.py:1: ValueError: bad rate. If that comes of a value"),
         ("raise ValueError('no rate!')", PlanError, r"train.py:1: ValueError: no rate! If that comes of a value"),
