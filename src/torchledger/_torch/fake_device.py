@@ -27,6 +27,7 @@ from torchledger._torch.fake_stores import ask_for_world
 from torchledger._torch.fake_streams import StreamOrder, install_streams
 from torchledger._torch.fake_tensors import FakeTensors
 from torchledger._torch.fake_threads import FakeThreads
+from torchledger._torch.fake_tools import answer_for_tools
 from torchledger._torch.patching import Patches
 from torchledger.errors import PlanError
 from torchledger.nouns import Device
@@ -84,6 +85,7 @@ class FakeDevice:
             ask_for_world(patches)
             profile_host_alone(patches)
             let_states_be_unknown(patches, self.tensors.note)
+            answer_for_tools(patches, self.device, self.count, self.tensors.note)
             self.threads.install(patches)
             self.processes = run_spawned_here(patches, self.index, self.count)
             stack.enter_context(_without_warnings())

@@ -1,0 +1,49 @@
+"""Tools of a driver that is not there: what logs ask of ``nvidia-smi`` is answered for the device that is planned."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from torchledger._torch.patching import Patches
+from torchledger.nouns import Device
+
+_SMI = "nvidia-smi"
+_QUERY = "--query-gpu="
+
+
+def answer_for_tools(patches: Patches, device: Device, count: int, note: Callable[[str, str], None]) -> None:
+    """Where there is no ``nvidia-smi`` a program that begins one (with a list, or a name alone) reads the names of
+    ``count`` devices, or what it asked to be told of each; ``note`` is given what was asked and what it was told."""
+    former = subprocess.Popen
+
+    class Popen(former):  # type: ignore[valid-type]
+        """A process of the program's."""
+
+        def __init__(self, args: Any, *rest: Any, **kwargs: Any) -> None:
+            asked = [args] if isinstance(args, str) else args
+            if isinstance(asked, Sequence) and _is_smi(asked) and shutil.which(_SMI) is None:
+                said = "\n".join(_of_device(asked, device, number) for number in range(count))
+                note(f"what {_SMI} says", device.name)
+                args = [sys.executable, "-S", "-c", f"print({said!r})"]
+            super().__init__(args, *rest, **kwargs)
+
+    patches.set(subprocess, "Popen", Popen)
+
+
+def _is_smi(asked: Sequence[Any]) -> bool:
+    return bool(asked) and isinstance(asked[0], (str, Path)) and Path(asked[0]).name == _SMI
+
+
+def _of_device(asked: Sequence[Any], device: Device, number: int) -> str:
+    """A line of one device: the fields of a query, or its number and name."""
+    queries = [str(each).removeprefix(_QUERY) for each in asked if str(each).startswith(_QUERY)]
+    if not queries:
+        return f"GPU {number}: {device.name}"
+    memory = "[N/A]" if device.total_memory_bytes is None else f"{device.total_memory_bytes // 2**20} MiB"
+    known = {"index": str(number), "name": device.name, "gpu_name": device.name, "memory.total": memory}
+    return ", ".join(known.get(field.strip(), "[N/A]") for field in queries[0].split(","))
