@@ -44,6 +44,7 @@ NO_BENCHMARKS = {
     "eager_calls_further": "is imported by others",
     "eager_calls_rare": "is imported by others",
     "power_steps": "turns measurements into data",
+    "public_records": "plans scripts of a copy of a repository that is given to it",
     "public_rows": "is imported by others",
     "public_texts": "is imported by others",
     "report_screenshots": "takes the docs' pictures, of ledgers that are given to it",
