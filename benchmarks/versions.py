@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 NEEDS: tuple[str, ...] = ("network",)
 RUNS: tuple[tuple[str, ...], ...] = (("--torch", "2.13", "-o", "{out}/versions.md"),)
 
-TORCHES = ("2.9", "2.10", "2.11", "2.12", "2.13")
+TORCHES = ("2.9", "2.10", "2.11", "2.12", "2.13", "2.14")
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 
 INSTALL_LIMIT_S = 1200

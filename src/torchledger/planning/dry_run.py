@@ -59,6 +59,11 @@ _MOST_BEFORE_TRAINING, _BEFORE_TRAINING_S = 4096, 120.0
 """So many calls that nothing updates are let pass, in so many seconds at most, before the first step of an optimizer
 that is there: many programs evaluate before they train."""
 
+_UNTRAINED = (
+    "the program has an optimizer that made no step in {:,} such calls, which were looked on: if it trains behind "
+    "them, plan it with less before that"
+)
+
 _WARM_UPS = 11
 """So many steps run at most before a CUDA graph is captured: what torch's documents ask for with DDP."""
 
@@ -260,7 +265,8 @@ class _StepHearer(StepProfiler):
             {order: recording.heard[place] for place, order in record.places.items()},
         )
         self.has_collectives = any(each.operation != "barrier" for each in collectives)
-        said = self._outside.note()
+        untrained = self._may_train and not self._outside.has_updates
+        said = _UNTRAINED.format(self._looked_on) if untrained else self._outside.note()
         notes = (*record.step.notes, *self._notes, *(() if said is None else (said,)))
         step = replace(record.step, notes=notes)
         return [step, *calls, *collectives, *memory]

@@ -13,6 +13,7 @@ from torch import nn
 
 from torchledger.errors import PlanError
 from torchledger.nouns import Device, Step, StepCall
+from torchledger.planning import dry_run
 from torchledger.planning.dry_run import DryRunOutcome, run_without_device
 from torchledger.predicting.devices import find_model
 from torchledger.predicting.host_steps import replayed_step_us
@@ -212,6 +213,22 @@ def test_a_program_that_evaluates_before_it_trains_is_planned_as_it_trains(tmp_p
     step, calls = read(run_without_device(program, tmp_path / "plan.ledger", H200))
     assert step.found_by == "optimizer"
     assert {call.phase for call in calls} >= {"forward", "backward", "optimizer"}
+
+
+def test_an_optimizer_that_makes_no_step_is_waited_for_so_long_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dry_run, "_MOST_BEFORE_TRAINING", 20)
+
+    def program() -> None:
+        layer, given = nn.Linear(8, 8).cuda(), torch.zeros(4, 8, device="cuda")
+        optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+        while optimizer.param_groups:
+            layer(given)
+
+    step, _ = read(run_without_device(program, tmp_path / "plan.ledger", H200))
+    assert step.found_by == "period"
+    assert any("an optimizer that made no step in 21 such calls" in note for note in step.notes)
 
 
 def test_an_optimizer_of_another_program_is_not_waited_for(tmp_path: Path) -> None:
