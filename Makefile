@@ -70,7 +70,7 @@ faults: $(VENV)/.dev ## Plant a fault into each function of ours that a compile 
 fuzz: $(VENV)/.dev ## Put 10,000 changed files of every kind through every command that reads them
 	$(BIN)/python benchmarks/fuzz_files.py --keep -o docs/results/fuzz.md
 
-versions: $(VENV)/.dev ## Try torch 2.9 to 2.13 on each Python at hand, from a wheel; writes the README's table (an hour)
+versions: $(VENV)/.dev ## Try torch 2.9 to 2.14 on each Python at hand, from a wheel; writes the README's table (an hour)
 	$(BIN)/python benchmarks/versions.py --readme
 
 package: $(VENV)/.dev ## Build the wheel and the sdist into dist/, install each into a new environment, and run it there

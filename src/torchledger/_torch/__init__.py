@@ -11,7 +11,7 @@ Tested with torch 2.11 (CUDA) and 2.13 (CPU).
 
 from __future__ import annotations
 
-TESTED_VERSIONS = ((2, 9), (2, 13))
+TESTED_VERSIONS = ((2, 9), (2, 14))
 """Oldest and newest (major, minor) of torch that ``make versions`` passes with."""
 
 
