@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from torchledger._torch import symbol_sizes
 from torchledger.signals import let_through
-from torchledger.work.flex import HARD, PARTIAL, SIMPLE, VISITED
+from torchledger.work.flex import HARD, MOST_VISITED, PARTIAL, SIMPLE, VISITED
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,8 @@ _USUAL_BLOCK = 128
 def facts_of_flex(origins: Iterable[Any]) -> Mapping[str, str]:
     """What the call of ``flex_attention`` among FX nodes does, as text; empty where there is none.
 
-    ``VISITED`` and ``PARTIAL`` are missing where they depend on tensors that the mask closes over.
+    Where they depend on tensors that the mask closes over ``VISITED`` and ``PARTIAL`` are missing, and
+    ``MOST_VISITED`` says what the rest of the mask leaves.
     """
     for node in origins:
         if str(getattr(node, "target", "")) in _OPERATORS and node.op == "call_function":
@@ -37,8 +38,11 @@ def facts_of_flex(origins: Iterable[Any]) -> Mapping[str, str]:
                 names = _score_operators(node)
                 hard = sum(name in _HARD for name in names)
                 facts |= {SIMPLE: str(len(names) - hard), HARD: str(hard)}
-                found = _shares(node)
-                if found is not None:
+                closes_over = bool(node.args[-1])  # tensors that the mask closes over come last
+                found = _shares(node, of_known=closes_over)
+                if found is not None and closes_over:
+                    facts |= {MOST_VISITED: f"{found[0]:.6g}"}
+                elif found is not None:
                     facts |= {VISITED: f"{found[0]:.6g}", PARTIAL: f"{found[1]:.6g}"}
             except Exception as error:  # a mask of the program's own, asked for places that it may not expect
                 let_through(error)
@@ -56,12 +60,12 @@ def _score_operators(node: Any) -> list[str]:
     return [str(each.target).split(".")[1] for each in graph.nodes if str(each.target).startswith("aten.")]
 
 
-def _shares(node: Any) -> tuple[float, float] | None:
+def _shares(node: Any, *, of_known: bool) -> tuple[float, float] | None:
     mask = next(
         (each for each in node.args if isinstance(each, (tuple, list)) and len(each) > 4 and _is_function(each[-1])),
         None,
     )
-    if mask is None or node.args[-1]:  # tensors that the mask closes over come last
+    if mask is None:
         return None
     function = getattr(node.graph.owning_module, mask[-1].target)
     # Without a guard: the graph is the program's, and stays as dynamic as it is.
@@ -74,12 +78,72 @@ def _shares(node: Any) -> tuple[float, float] | None:
     if asked not in _KNOWN:  # one mask serves all layers, forward and backward
         if len(_KNOWN) >= _MOST_KNOWN:
             _KNOWN.clear()
-        _KNOWN[asked] = _shares_of_blocks(function, *asked[1:])
+        _KNOWN[asked] = _shares_of_blocks(_may_attend(function) if of_known else function, *asked[1:])
     return _KNOWN[asked]
 
 
 _KNOWN: dict[tuple[str, int, int, int, int], tuple[float, float]] = {}
 _MOST_KNOWN = 64
+
+
+_UNKNOWN = object()
+"""A value of a mask that depends on tensors which it closes over."""
+
+_PLACES = 4
+"""What a mask is first given: the numbers of a sample, a head, a query and a key."""
+
+
+def _may_attend(function: Any) -> Callable[..., torch.Tensor]:
+    """Which pairs may attend, whatever the tensors hold that a mask closes over."""
+
+    def may_attend(*places: torch.Tensor) -> torch.Tensor:
+        values: dict[Any, Any] = {}
+        n_given = 0
+        for node in function.graph.nodes:
+            if node.op == "placeholder":
+                values[node] = places[n_given] if n_given < _PLACES else _UNKNOWN
+                n_given += 1
+            elif node.op == "call_function":
+                given, named = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+                asked = [values[each] for each in node.all_input_nodes]
+                if any(value is _UNKNOWN or isinstance(value, tuple) for value in asked):
+                    values[node] = _bounds_of(str(node.target), given)
+                else:
+                    values[node] = node.target(*given, **named)
+            elif node.op == "output":
+                result = node.args[0]
+                return _bounds(values[result[0] if isinstance(result, (tuple, list)) else result])[1]
+        raise ValueError("a mask without a result")
+
+    return may_attend
+
+
+_Bounds = tuple[torch.Tensor, torch.Tensor]
+"""Where a truth holds for certain, and where it may hold."""
+
+
+def _bounds(value: Any) -> _Bounds:
+    if isinstance(value, tuple):
+        return value
+    if isinstance(value, torch.Tensor) and value.dtype == torch.bool:
+        return value, value
+    return torch.zeros((), dtype=torch.bool), torch.ones((), dtype=torch.bool)
+
+
+def _bounds_of(target: str, given: Any) -> Any:
+    """What is known of an operator's result of which an operand is not known, or only within bounds."""
+    name = target.removeprefix("aten.").partition(".")[0].removeprefix("bitwise_").removeprefix("logical_")
+    if name not in ("and", "or", "not") or any(_is_number(each) for each in given):
+        return _UNKNOWN
+    bounds = [_bounds(each) for each in given]
+    if name == "not":
+        return ~bounds[0][1], ~bounds[0][0]
+    combine = torch.logical_and if name == "and" else torch.logical_or
+    return combine(bounds[0][0], bounds[1][0]), combine(bounds[0][1], bounds[1][1])
+
+
+def _is_number(value: Any) -> bool:
+    return not (value is _UNKNOWN or isinstance(value, tuple)) and getattr(value, "dtype", None) != torch.bool
 
 
 def _shares_of_blocks(

@@ -8,7 +8,7 @@ from torchledger.expecting.flex_times import COMPUTE_CAPABILITY, FlexCall, flex_
 from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Launch, Prediction
-from torchledger.work.flex import HARD, PARTIAL, SIMPLE, VISITED
+from torchledger.work.flex import HARD, MOST_VISITED, PARTIAL, SIMPLE, VISITED
 
 _OPERATORS = {"flex_attention": False, "flex_attention_backward": True}
 
@@ -43,7 +43,7 @@ def flex_prediction(model: TimeModel, launch: Launch) -> Prediction | None:
         length=length,
         length_kv=round(launch.flops / (_PARTS[backward] * batch * count * length * d)),
         d=d,
-        visited=_UNKNOWN_SHARE if visited is None else float(visited),
+        visited=taken_share(launch) if visited is None else float(visited),
         partial=float(launch.kwargs.get(PARTIAL, 0.0)),
         simple=int(launch.kwargs.get(SIMPLE, 0)),
         hard=int(launch.kwargs.get(HARD, 0)),
@@ -61,5 +61,13 @@ def flex_prediction(model: TimeModel, launch: Launch) -> Prediction | None:
         range="inside" if visited is not None and was_measured else "extrapolated",
         device=model.device,
         model="launch:attention/flex",
-        note=None if visited is not None else "its mask depends on data: half of the blocks are taken to be visited",
+        note=None
+        if visited is not None
+        else f"its mask depends on data: {taken_share(launch):.0%} of the blocks are taken to be visited",
     )
+
+
+def taken_share(launch: Launch) -> float:
+    """Share of the blocks that a launch is taken to visit whose mask depends on data: half of them, or all that the
+    rest of its mask leaves where these are fewer (a window)."""
+    return min(_UNKNOWN_SHARE, float(launch.kwargs.get(MOST_VISITED, 1.0)))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Launch
 from torchledger.predicting.bus_copies import notes_on_copies
+from torchledger.predicting.flex_launches import taken_share
 from torchledger.predicting.launches import is_foreign
 from torchledger.predicting.step_calls import is_recurrent_by_bytes
 from torchledger.stepping.totals import StepTotals
@@ -66,11 +67,18 @@ def _foreign_notes(model: TimeModel, launches: Sequence[Launch]) -> tuple[str, .
 
 
 def _mask_notes(launches: Sequence[Launch]) -> tuple[str, ...]:
-    unknown = sum(SIMPLE in launch.kwargs and VISITED not in launch.kwargs for launch in launches)
+    unknown = [launch for launch in launches if SIMPLE in launch.kwargs and VISITED not in launch.kwargs]
     if not unknown:
         return ()
-    kernels = "a kernel" if unknown == 1 else f"{unknown:,} kernels"
-    return (f"which blocks {kernels} of flex_attention visit depends on data: half of them are taken to be",)
+    kernels = "a kernel" if len(unknown) == 1 else f"{len(unknown):,} kernels"
+    shares = [taken_share(each) for each in unknown]
+    ends = dict.fromkeys((min(shares), max(shares)))
+    share = " to ".join(f"{each:.2%}" if each < _FEW else f"{each:.0%}" for each in ends)
+    return (f"which blocks {kernels} of flex_attention visit depends on data: {share} of them are taken to be",)
+
+
+_FEW = 0.1
+"""A share below which two more digits are told."""
 
 
 def _record_notes(model: TimeModel, record: StepTotals | None, launches: Sequence[Launch]) -> tuple[str, ...]:

@@ -283,6 +283,31 @@ def test_flex_attention_is_a_template_with_the_flops_of_attention(tmp_path: Path
     }
 
 
+@pytest.mark.parametrize("inverted", [False, True])
+def test_flex_attention_says_how_many_blocks_a_mask_that_reads_data_leaves_at_most(
+    tmp_path: Path, inverted: bool
+) -> None:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    length, window = 512, 128
+    tensors = [torch.randn(1, 2, length, 16) for _ in range(3)]
+    documents = torch.arange(length) // 64
+
+    def attends(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        if inverted:
+            return ~((q < k) | (documents[q] != documents[k]) | (q - k >= window))
+        return (q >= k) & (documents[q] == documents[k]) & (q - k < window)
+
+    mask = create_block_mask(attends, None, None, length, length, device="cpu")
+    with torch.no_grad():
+        captured = capture_call(
+            tmp_path / "a.ledger", lambda: torch.compile(flex_attention)(*tensors, block_mask=mask), builds=True
+        )
+    (template,) = (launch for launch in captured.calls if launch.category == "template")
+    assert float(template.kwargs["most_visited_blocks"]) == (4 + 3) / 16
+    assert "visited_blocks" not in template.kwargs
+
+
 def test_flex_attention_says_which_blocks_its_mask_leaves(tmp_path: Path) -> None:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 

@@ -46,6 +46,17 @@ def test_a_mask_that_depends_on_data_is_known_the_less() -> None:
     assert unknown.is_extrapolated and unknown.note is not None and not known.is_extrapolated
 
 
+def test_of_a_mask_that_depends_on_data_no_more_is_taken_than_its_rest_leaves() -> None:
+    model = find_model("H100")
+    window, half, wide = (
+        flex_prediction(model, each)
+        for each in (flex(most_visited_blocks="0.05"), flex(), flex(most_visited_blocks="0.9"))
+    )
+    assert window is not None and half is not None and wide is not None
+    assert window.duration_us < half.duration_us / 3 and half.duration_us == wide.duration_us
+    assert window.note is not None and "5% of the blocks" in window.note
+
+
 def test_other_launches_are_none_of_these() -> None:
     model = find_model("H100")
     assert flex_prediction(model, replace(flex(), category="extern")) is None
