@@ -195,8 +195,11 @@ def _by_operator(model: TimeModel, launch: Launch) -> Prediction | None:
 
 
 def is_foreign(model: TimeModel, launch: Launch) -> bool:
-    """True for a kernel that the model's device cannot run, such as C++ for a CPU when asked for a GPU."""
-    return launch.device.partition(":")[0] != model.machine.device.kind and model.machine.device.kind != "unknown"
+    """True for a kernel that the model's device cannot run, such as C++ for a CPU when asked for a GPU; of a launch
+    without a device nobody knows."""
+    return launch.device.partition(":")[0] not in ("", model.machine.device.kind) and (
+        model.machine.device.kind != "unknown"
+    )
 
 
 def was_measured_elsewhere(prediction: Prediction) -> bool:
