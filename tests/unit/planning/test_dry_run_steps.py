@@ -30,6 +30,7 @@ _OPTIMIZERS: dict[nn.Parameter, torch.optim.Optimizer] = {}
 @pytest.fixture(autouse=True)
 def _no_optimizer_stays() -> Iterator[None]:
     """One that lives on would be waited for in the next test's program."""
+    gc.collect()
     yield
     _OPTIMIZERS.clear()
     gc.collect()
@@ -281,7 +282,7 @@ def test_modules_that_a_loaders_process_calls_are_no_steps(tmp_path: Path) -> No
 def test_parameters_of_the_device_are_shared_between_processes_as_they_are(tmp_path: Path) -> None:
     def program() -> None:
         layer = nn.Linear(8, 8).cuda().share_memory()
-        for _ in range(6):
+        for _ in range(100):
             layer(torch.zeros(4, 8, device="cuda"))
 
     step, _ = read(run_without_device(program, tmp_path / "plan.ledger", H200))

@@ -8,9 +8,13 @@ from torch import nn
 from torchledger.planning.plan import plan_program
 
 
+CALLS = 100
+"""So many that they are steps even where an optimizer of another test, which lives on, is waited for."""
+
+
 def steps_on(place: str) -> None:
     layer = nn.Linear(256, 256).to(place)
-    for _ in range(6):
+    for _ in range(CALLS):
         layer(torch.zeros(64, 256, device=place))
 
 
@@ -23,7 +27,7 @@ def test_a_program_that_stays_on_the_host_is_told_so_first_and_launches_no_kerne
 def test_work_on_the_host_beside_the_device_is_no_launch_of_a_kernel() -> None:
     def program() -> None:
         layer = nn.Linear(256, 256).cuda()
-        for _ in range(6):
+        for _ in range(CALLS):
             layer(torch.zeros(64, 256).add(1).cuda())
 
     alone, beside = plan_program(lambda: steps_on("cuda")).step, plan_program(program).step
