@@ -7,7 +7,6 @@ from torch import nn
 
 from torchledger.planning.plan import plan_program
 
-
 CALLS = 100
 """So many that they are steps even where an optimizer of another test, which lives on, is waited for."""
 
