@@ -186,13 +186,18 @@ class _StepHearer(StepProfiler):
             self._may_train = recording.found_by == "period" and has_other_optimizer(frozenset())
         self._kept = recording
         self._looked_on += 1
-        if self._may_train and not self._outside.has_updates:
+        if self._waits_for_training:
             return self._looked_on <= _MOST_BEFORE_TRAINING and now_s < self._heard_s + _BEFORE_TRAINING_S
         may_follow = self._may_exchange_later if self._is_a_rank else self._may_be_a_part
         if self._looked_on <= _WARM_UPS and self._may_be_captured(recording):
             return True
         is_wanted = may_follow(recording) or self._outside.is_looked_for
         return self._looked_on <= _MOST_LOOKED_ON and now_s < self._heard_s + self._look_on_s and is_wanted
+
+    @property
+    def _waits_for_training(self) -> bool:
+        """Whether calls that nothing updates were heard in a program with an optimizer, which has made no step yet."""
+        return self._may_train and not self._outside.has_updates
 
     def _may_exchange_later(self, recording: StepRecording) -> bool:
         """Whether a rank's step has no collective in a program with process groups, and none of a later step has been
@@ -265,8 +270,7 @@ class _StepHearer(StepProfiler):
             {order: recording.heard[place] for place, order in record.places.items()},
         )
         self.has_collectives = any(each.operation != "barrier" for each in collectives)
-        untrained = self._may_train and not self._outside.has_updates
-        said = _UNTRAINED.format(self._looked_on) if untrained else self._outside.note()
+        said = _UNTRAINED.format(self._looked_on) if self._waits_for_training else self._outside.note()
         notes = (*record.step.notes, *self._notes, *(() if said is None else (said,)))
         step = replace(record.step, notes=notes)
         return [step, *calls, *collectives, *memory]

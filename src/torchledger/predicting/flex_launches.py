@@ -35,6 +35,7 @@ def flex_prediction(model: TimeModel, launch: Launch) -> Prediction | None:
     whole = max(heads, key=lambda buffer: math.prod(buffer.shape))
     batch, count, length, d = whole.shape
     visited = launch.kwargs.get(VISITED)
+    share = taken_share(launch) if visited is None else float(visited)
     call = FlexCall(
         backward=backward,
         is_float32=whole.dtype == "float32",
@@ -43,7 +44,7 @@ def flex_prediction(model: TimeModel, launch: Launch) -> Prediction | None:
         length=length,
         length_kv=round(launch.flops / (_PARTS[backward] * batch * count * length * d)),
         d=d,
-        visited=taken_share(launch) if visited is None else float(visited),
+        visited=share,
         partial=float(launch.kwargs.get(PARTIAL, 0.0)),
         simple=int(launch.kwargs.get(SIMPLE, 0)),
         hard=int(launch.kwargs.get(HARD, 0)),
@@ -63,7 +64,7 @@ def flex_prediction(model: TimeModel, launch: Launch) -> Prediction | None:
         model="launch:attention/flex",
         note=None
         if visited is not None
-        else f"its mask depends on data: {taken_share(launch):.0%} of the blocks are taken to be visited",
+        else f"its mask depends on data: {share:.0%} of the blocks are taken to be visited",
     )
 
 
