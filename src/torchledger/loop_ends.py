@@ -8,12 +8,10 @@ log reads as often, and goes on all the same.
 from __future__ import annotations
 
 import ast
-import os
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from pathlib import Path
+
+from torchledger.program_text import parsed, statement_at, statements_in
 
 _CHECKS = frozenset({"isfinite", "isnan", "isinf"})
 """A loop that ends by one of these has failed."""
@@ -22,8 +20,6 @@ _TRAINS = frozenset({"backward", "zero_grad"})
 """A loop in which these are called, or an optimizer's ``step``, goes round once for each step."""
 
 _LENGTHS = frozenset({"len", ".shape", ".size"})
-
-_BRANCHES = ("body", "orelse", "finalbody", "handlers", "cases")
 
 _LOOPS = (ast.While, ast.For, ast.AsyncFor)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -108,14 +104,13 @@ class _Line:
     def find(cls, line: str) -> _Line | None:
         """``None`` where there is no such text."""
         file, _, number = line.rpartition(":")
-        try:
-            tree = _parsed(file, os.stat(file).st_mtime_ns)
-        except (OSError, SyntaxError, ValueError):
+        tree = parsed(file)
+        if tree is None:
             return None
         around: list[ast.stmt] = []
         scope: ast.AST = tree
         inside: ast.AST = tree
-        while (inner := _statement_at(inside, int(number))) is not None:
+        while (inner := statement_at(inside, int(number))) is not None:
             if isinstance(inside, _FUNCTIONS):
                 scope, around = inside, []
             around.insert(0, inner)
@@ -227,33 +222,6 @@ class _Line:
         )
 
 
-@lru_cache(maxsize=32)
-def _parsed(file: str, changed_ns: int) -> ast.Module:
-    """A file's text as it was when it was changed last: many lines of a stack are of one file."""
-    del changed_ns
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the program's own text
-        return ast.parse(Path(file).read_bytes())
-
-
-def _statement_at(node: ast.AST, line: int) -> ast.stmt | None:
-    """The statement inside another that a line stands in."""
-    for each in _statements_in(node):
-        first = min((each.lineno, *(found.lineno for found in getattr(each, "decorator_list", ()))))
-        if first <= line <= (each.end_lineno or each.lineno):
-            return each
-    return None
-
-
-def _statements_in(node: ast.AST) -> Iterator[ast.stmt]:
-    for branch in _BRANCHES:
-        for each in getattr(node, branch, ()) if not isinstance(node, ast.expr) else ():
-            if isinstance(each, ast.stmt):
-                yield each
-            else:  # a handler, or a case of a match
-                yield from each.body
-
-
 def _decides(statement: ast.stmt) -> ast.expr | None:
     """The expression that decides what a statement assigns, or whether."""
     if isinstance(statement, (ast.If, ast.While)):
@@ -354,4 +322,4 @@ def _may_leave(statement: ast.stmt, *, is_inside: bool = False) -> bool:
     if isinstance(statement, (*_FUNCTIONS, ast.ClassDef)):
         return False
     is_inside = is_inside or isinstance(statement, _LOOPS)
-    return any(_may_leave(each, is_inside=is_inside) for each in _statements_in(statement))
+    return any(_may_leave(each, is_inside=is_inside) for each in statements_in(statement))

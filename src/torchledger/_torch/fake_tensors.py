@@ -48,10 +48,11 @@ from torchledger._torch.fake_sparse import MASKED, SPARSE, is_sparse
 from torchledger._torch.fake_triton import NAMESPACE as TRITON_KERNELS
 from torchledger._torch.patching import Patches
 from torchledger._torch.tensors import is_higher_order, tensors_in
-from torchledger._torch.user_lines import generated_line, is_called_from, is_checked, user_line
+from torchledger._torch.user_lines import generated_line, is_called_from, is_checked, user_line, user_stack
 from torchledger.errors import PlanError
 from torchledger.nouns import StandIn
 from torchledger.printable import ended
+from torchledger.program_checks import truth_that_passes
 
 REAL_BYTES = 1 << 20
 """Tensors that a program makes on the host stay real up to this size."""
@@ -320,6 +321,9 @@ class FakeTensors(FakeTensorMode, _OnThreads):
                 return value
             if is_checked():
                 return True
+            if (passes := self._passing()) is not None:
+                self.note("whether a check of the program's holds", "as it passes")
+                return passes
             value = getattr(tensor, "_stand_in", False)
             if not value and (truth := self._loops.truth()) is not None:
                 value = truth
@@ -367,8 +371,14 @@ class FakeTensors(FakeTensorMode, _OnThreads):
     def _equal(self) -> bool:
         if torch._C._current_graph_task_id() != -1:
             return True  # a formula of autograd checks what it was given, such as that of complex singular vectors
-        self.note("whether two tensors are equal", False)
-        return False
+        passes = self._passing()
+        self.note("whether two tensors are equal", passes or False)
+        return passes or False
+
+    def _passing(self) -> bool | None:
+        """The truth with which a check of the program's passes; ``None`` where none asks."""
+        frame, _ = user_stack(self._decisions)
+        return None if frame is None else truth_that_passes(frame)
 
     def create_symbolic_nested_int(self, *, nt_tensor_id: int | None = None) -> Any:
         """Raises ``NoShapeError``: a jagged tensor is asked for the size that its rows do not share."""

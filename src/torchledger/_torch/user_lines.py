@@ -17,7 +17,12 @@ _OURS = str(Path(torchledger.__file__).parent) + "/"
 PLANS_BEGIN = f"{_OURS}planning/dry_run.py"
 """Where a plan begins to run a program: what called that is no part of it."""
 
-_CHECKS = {"torch/distributions/": None, "torch/optim/": "__init__"}
+_CHECKS = {
+    "torch/distributions/": None,
+    "torch/testing/": None,
+    "torch/optim/": "__init__",
+    "torch/__init__.py": "_assert",
+}
 """Where torch asks whether what it was given is valid: in these files, in functions of this name (``None``: in all)."""
 
 
@@ -31,9 +36,9 @@ def is_checked() -> bool:
     for frame, _ in walk_stack(sys._getframe(1)):
         code = frame.f_code
         if code.co_filename.startswith(_TORCH):
-            for folder, function in _CHECKS.items():
-                if f"/{folder}" in code.co_filename:
-                    return function in (None, code.co_name)
+            for place, function in _CHECKS.items():
+                if f"/{place}" in code.co_filename and function in (None, code.co_name):
+                    return True
         elif not code.co_filename.startswith((_OURS, "<")):
             return False
     return False

@@ -127,7 +127,8 @@ def explain(error: BaseException, *, thread: str | None = None) -> str:
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno} is not Python: {ended(error.msg)}"
     if isinstance(error, ModuleNotFoundError):
-        return f"{who} needs the module {error.name!r}{where}: install it here, or plan the script without it."
+        module = f"the module {error.name!r}" if error.name else f"a module ({shorten(what, _MOST_OF_ERROR)})"
+        return f"{who} needs {module}{where}: install it here, or plan the script without it."
     if isinstance(error, ImportError) and not own:
         return f"{who} cannot be found: {ended(first_line(error))}"
     if _is_of_extension(error, frames):
@@ -204,11 +205,14 @@ def _is_of_extension(error: BaseException, frames: Sequence[traceback.FrameSumma
 _LIBRARY = re.compile(r"\.so(\.\d+)*: |undefined symbol")
 
 
+_DOWNLOADS = re.compile(r"(?i)\b(error|fail\w*|unable|could not|cannot)\b.{0,40}\bdownload")
 _OF_NETWORKS = frozenset({"gaierror", "URLError", "MaxRetryError", "NameResolutionError", "OfflineModeIsEnabled"})
 
 
 def _wants_network(error: BaseException) -> bool:
     """Whether a name was not resolved or a host not reached, whichever library asked for it."""
+    if _DOWNLOADS.search(first_line(error)) is not None:
+        return True
     seen: set[int] = set()
     each: BaseException | None = error
     while each is not None and id(each) not in seen:

@@ -29,11 +29,26 @@ def fake() -> Iterator[FakeDevice]:
 
 def test_numbers_are_one_truths_are_false_and_each_is_noted(fake: FakeDevice) -> None:
     loss = torch.randn((), device="cuda")
-    assert loss.item() == 1.0 and f"{loss:.1f}" == "1.0" and not (loss > 3)
+    is_large = bool(loss > 3)
+    assert loss.item() == 1.0 and f"{loss:.1f}" == "1.0" and not is_large
     assert torch.randint(9, (3,), device="cuda").tolist() == [1, 1, 1]
     assert loss.cpu().numpy().tolist() == 1.0
     assert {each.value for each in fake.tensors.stand_ins} == {"1.0", "1.0 and a little more, less each time", "False"}
     assert all(each.source.startswith(__file__) for each in fake.tensors.stand_ins)
+
+
+def test_checks_of_the_program_pass_whatever_they_ask_for(fake: FakeDevice) -> None:
+    x = torch.randn(1 << 20, device="cuda")
+    if not (x > 3).all():
+        raise ValueError("all are large")
+    if (x > 3).any():
+        raise ValueError("none is large")
+    if not torch.allclose(x, x + 1):
+        raise ValueError("they are near")
+    torch.testing.assert_close(x, x + 1)
+    assert ("whether a check of the program's holds", "as it passes") in {
+        (each.asked, each.value) for each in fake.tensors.stand_ins
+    }
 
 
 def test_what_is_loaded_on_the_device_is_on_the_current_one(tmp_path: Path) -> None:

@@ -1,0 +1,387 @@
+"""Public scripts, as they are, on a GPU and planned without it.
+
+    python benchmarks/public_scripts.py data PUBLIC                                   # random data, where they read it
+    python benchmarks/public_scripts.py measure PUBLIC -o OUT [--minutes 7] [--only NAME ...]      # on the GPU, or on several
+    python benchmarks/public_scripts.py plan PUBLIC -o PLANS [--device H200] [--only NAME ...]     # without a GPU
+    python benchmarks/public_scripts.py judge OUT --plans PLANS [--device H200]
+
+PUBLIC holds clones of the repositories, each by its own name. ``measure`` runs each script under ``torchledger run
+--profile``, one on a GPU at a time, and interrupts it behind its seconds, as a user would; what a script times of its
+own steps is in its log. ``judge`` holds plans against recordings, launch by launch, and steps against what they took.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import queue
+import signal
+import statistics
+import struct
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from limited import SOURCE, run_limited
+
+NEEDS: tuple[str, ...] = ("cuda",)
+RUNS: tuple[tuple[str, ...], ...] = ()
+
+_LEAST_S, _GRACE_S, _PLAN_S = 20.0, 12.0, 300.0
+_WORDS, _TOKENS = 9000, 50257
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script in a folder of PUBLIC, its arguments, and how long it runs at most."""
+
+    folder: str
+    command: str
+    seconds: float = 60.0
+
+
+SCRIPTS = {
+    "mnist": Script("examples/mnist", "main.py --epochs 1"),
+    "mnist_rnn": Script("examples/mnist_rnn", "main.py --epochs 1 --accel"),
+    "vae": Script("examples/vae", "main.py --epochs 1 --accel"),
+    "dcgan": Script("examples/dcgan", "main.py --dataset fake --accel --niter 1"),
+    "imagenet": Script("examples/imagenet", "main.py -a resnet50 --dummy --epochs 1 --batch-size 64"),
+    "lstm": Script("examples/word_language_model", "main.py --epochs 1 --accel"),
+    "transformer": Script("examples/word_language_model", "main.py --model Transformer --epochs 1 --accel"),
+    "nanogpt": Script("nanoGPT", "train.py config/train_gpt2.py --wandb_log=False --gradient_accumulation_steps=4 "
+                      "--eval_iters=2 --max_iters=40", 90.0),
+    "nanogpt_small": Script("nanoGPT", "train.py config/train_shakespeare_char.py --dataset=openwebtext --eval_iters=2 "
+                            "--max_iters=200"),
+    "nanogpt_bench": Script("nanoGPT", "bench.py", 90.0),
+    "mingpt": Script("minGPT", "projects/adder/adder.py"),
+    "llmc": Script("llm.c", "train_gpt2.py --model d12 --compile 1 --dtype bfloat16 --batch_size 8 --sequence_length "
+                   "1024 --total_batch_size 16384 --write_tensors 0 --overfit_single_batch 0 --num_iterations 40",
+                   90.0),
+    "llmc_eager": Script("llm.c", "train_gpt2.py --model d12 --write_tensors 0 --num_iterations 60"),
+    "build_nanogpt": Script("build-nanogpt", "train_gpt2.py", 100.0),
+    "dlrm": Script("dlrm", "dlrm_s_pytorch.py --use-gpu --arch-sparse-feature-size=64 --arch-mlp-bot=512-256-64 "
+                   "--arch-mlp-top=512-256-1 --arch-embedding-size=100000-100000-100000-100000 --mini-batch-size=4096 "
+                   "--num-batches=60 --data-generation=random --print-time"),
+    "unet": Script("Pytorch-UNet", "train.py --epochs 8 --batch-size 2 --amp"),
+    "airbench": Script("cifar10-airbench", "airbench94_muon.py", 90.0),
+    "airbench_compiled": Script("cifar10-airbench", "legacy/airbench94_compiled.py", 90.0),
+    "gptfast": Script("gpt-fast", "generate.py --checkpoint_path checkpoints/stories110M/model.pth --prompt hello "
+                      "--max_new_tokens 100 --num_samples 4"),
+    "gptfast_compiled": Script("gpt-fast", "generate.py --compile --checkpoint_path checkpoints/stories110M/model.pth "
+                               "--prompt hello --max_new_tokens 100 --num_samples 4", 90.0),
+    "x_copy": Script("x-transformers", "train_copy.py", 40.0),
+    "x_parity": Script("x-transformers", "train_parity.py", 40.0),
+    "timm_train": Script("pytorch-image-models", "benchmark.py --model efficientnet_b0 --bench train --batch-size 64 "
+                         "--torchcompile inductor --amp --num-bench-iter 30 --num-warm-iter 5", 100.0),
+    "timm_infer": Script("pytorch-image-models", "benchmark.py --model vit_small_patch16_224 --bench infer "
+                         "--batch-size 64 --amp --num-bench-iter 30 --num-warm-iter 5"),
+}  # fmt: skip
+
+
+def data(options: argparse.Namespace) -> None:
+    """Random numbers in the files and formats that the scripts read, and stand-ins for what they log or encode with."""
+    public = options.public
+    for make in (_images, _texts, _tokens, _cifar, _segments, _checkpoint, _stand_ins):
+        make(public)
+        print(f"{make.__name__[1:]}: made", flush=True)
+
+
+def _numbers() -> Any:
+    import numpy
+
+    return numpy.random.default_rng(0)
+
+
+def _images(public: Path) -> None:
+    """MNIST's files."""
+    draw = _numbers()
+    raw = public / "examples/data/MNIST/raw"
+    raw.mkdir(parents=True, exist_ok=True)
+    for part, count in (("train", 6000), ("t10k", 1000)):
+        for kind, array in (
+            ("images-idx3", draw.integers(0, 256, (count, 28, 28))),
+            ("labels-idx1", draw.integers(0, 10, (count,))),
+        ):
+            head = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
+            (raw / f"{part}-{kind}-ubyte").write_bytes(head + array.astype("uint8").tobytes())
+
+
+def _texts(public: Path) -> None:
+    """WikiText's files, of made-up words."""
+    draw = _numbers()
+    words = ["".join(draw.choice(list("abcdefghijklmnopqrstuvwxyz"), 5)) for _ in range(_WORDS)]
+    folder = public / "examples/word_language_model/data/wikitext-2"
+    folder.mkdir(parents=True, exist_ok=True)
+    for part, lines in (("train", 8000), ("valid", 100), ("test", 100)):
+        drawn = draw.zipf(1.2, (lines, 25)) % _WORDS
+        (folder / f"{part}.txt").write_text("\n".join(" ".join(words[i] for i in line) for line in drawn))
+
+
+def _tokens(public: Path) -> None:
+    """Token files of nanoGPT, llm.c and build-nanogpt."""
+    import numpy
+
+    tokens = _numbers().integers(0, _TOKENS, 1_200_000).astype(numpy.uint16)
+    web = public / "nanoGPT/data/openwebtext"
+    web.mkdir(parents=True, exist_ok=True)
+    for name in ("train", "val"):
+        tokens.tofile(web / f"{name}.bin")
+    head = numpy.zeros(256, dtype=numpy.int32)
+    head[:3] = 20240520, 1, len(tokens)
+    shakespeare = public / "llm.c/dev/data/tinyshakespeare"
+    shakespeare.mkdir(parents=True, exist_ok=True)
+    (shakespeare / "tiny_shakespeare_val.bin").write_bytes(head.tobytes() + tokens.tobytes())
+    shards = public / "build-nanogpt/edu_fineweb10B"
+    shards.mkdir(exist_ok=True)
+    for name in ("val_000000", "train_000001"):
+        numpy.save(shards / f"edufineweb_{name}.npy", tokens)
+    examples = public / "build-nanogpt/hellaswag"
+    examples.mkdir(exist_ok=True)
+    ends = ", ".join(f'"he walks away{" now" * k}"' for k in range(4))
+    lines = (f'{{"ctx": "A man is sitting on a bench.", "label": {k % 4}, "endings": [{ends}]}}' for k in range(40))
+    (examples / "hellaswag_val.jsonl").write_text("\n".join(lines))
+
+
+def _cifar(public: Path) -> None:
+    """CIFAR-10's pictures as airbench keeps them."""
+    import torch
+
+    folder = public / "cifar10-airbench/cifar10"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, count in (("train", 50000), ("test", 10000)):
+        images = torch.randint(0, 256, (count, 32, 32, 3), dtype=torch.uint8)
+        labels = torch.randint(0, 10, (count,))
+        torch.save({"images": images, "labels": labels, "classes": [str(i) for i in range(10)]}, folder / f"{name}.pt")
+
+
+def _segments(public: Path) -> None:
+    """Pictures and their masks, of Carvana's size."""
+    from PIL import Image
+
+    draw = _numbers()
+    images, masks = public / "Pytorch-UNet/data/imgs", public / "Pytorch-UNet/data/masks"
+    for folder in (images, masks):
+        folder.mkdir(parents=True, exist_ok=True)
+    for place in range(12):
+        Image.fromarray(draw.integers(0, 256, (640, 959, 3)).astype("uint8")).save(images / f"{place}.jpg")
+        Image.fromarray((draw.integers(0, 2, (640, 959)) * 255).astype("uint8")).save(masks / f"{place}_mask.gif")
+
+
+def _checkpoint(public: Path) -> None:
+    """Weights of a small Llama as gpt-fast reads them, beside a tokenizer's file that the stand-in does not read."""
+    import torch
+
+    sys.path.insert(0, str(public / "gpt-fast"))
+    from model import ModelArgs, Transformer  # type: ignore[import-not-found]
+
+    folder = public / "gpt-fast/checkpoints/stories110M"
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = Transformer(ModelArgs.from_name("stories110M")).to(torch.bfloat16).state_dict()
+    torch.save(weights, folder / "model.pth")
+    (folder / "tokenizer.model").touch()
+
+
+_TIKTOKEN = """\
+class Encoding:
+    n_vocab, max_token_value, eot_token = 50257, 50256, 50256
+    def __init__(self, *args, **kwargs): pass
+    def encode(self, text, **kwargs): return list(text.encode())
+    encode_ordinary = encode
+    def decode(self, tokens): return "".join(chr(token % 128) for token in tokens)
+    def decode_bytes(self, tokens): return b"x" * len(tokens)
+def get_encoding(name): return Encoding()
+"""
+_SENTENCEPIECE = """\
+class SentencePieceProcessor:
+    def __init__(self, *args, **kwargs): pass
+    def EncodeAsIds(self, text): return list(text.encode())
+    def DecodeIds(self, tokens): return "".join(chr(token % 128) for token in tokens)
+    def bos_id(self): return 1
+    def eos_id(self): return 2
+"""
+
+
+def _stand_ins(public: Path) -> None:
+    """Packages that fetch their vocabulary, or send what they log, over the network."""
+    for name, files in {
+        "tiktoken": {"__init__": _TIKTOKEN, "load": "def load_tiktoken_bpe(path): return {}\n"},
+        "sentencepiece": {"__init__": _SENTENCEPIECE},
+        "wandb": {"__init__": "from unittest.mock import MagicMock\ninit = Image = log = MagicMock()\n"},
+    }.items():
+        folder = public / "stand_ins" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        for file, text in files.items():
+            (folder / f"{file}.py").write_text(text)
+
+
+def measure(options: argparse.Namespace) -> None:
+    """Record each script; what it prints lies beside its ledger."""
+    import torch
+
+    out, end = options.output.resolve(), time.monotonic() + 60 * options.minutes
+    out.mkdir(parents=True, exist_ok=True)
+    count = torch.cuda.device_count()
+    free: queue.Queue[int] = queue.Queue()
+    for gpu in range(count):
+        free.put(gpu)
+
+    def record(name: str) -> str:
+        gpu = free.get()
+        try:
+            left_s = end - time.monotonic()
+            if left_s < _LEAST_S:
+                return f"{name}: no time left"
+            begin = time.monotonic()
+            code = _record(options.public.resolve(), name, out, min(SCRIPTS[name].seconds, left_s), gpu)
+            return f"{name}: ended with {code} after {time.monotonic() - begin:.0f} s"
+        finally:
+            free.put(gpu)
+
+    with ThreadPoolExecutor(count) as pool:
+        for said in pool.map(record, options.only or SCRIPTS):
+            print(said, flush=True)
+    with tarfile.open(out / "logs.tar.gz", "w:gz") as archive:
+        for path in sorted(out.glob("*.log")):
+            archive.add(path, path.name)
+    with tarfile.open(out / "ledgers.tar.gz", "w:gz") as archive:
+        for path in sorted(out.glob("*.ledger")):
+            archive.add(path, path.name)
+
+
+def _record(public: Path, name: str, out: Path, limit_s: float, gpu: int) -> int:
+    """The exit code of a script under ``run --profile``, which is interrupted when its time is up."""
+    script = SCRIPTS[name]
+    paths = os.pathsep.join((str(SOURCE), str(public / "stand_ins"), os.environ.get("PYTHONPATH", "")))
+    command = (sys.executable, "-m", "torchledger", "run", "--profile", "-f", "-o", str(out / f"{name}.ledger"))
+    with (out / f"{name}.log").open("w") as log:
+        process = subprocess.Popen(
+            (*command, *script.command.split()),
+            cwd=public / script.folder,
+            env=os.environ | {"PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": str(gpu), "WANDB_MODE": "disabled"},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        for wait_s, sent in ((limit_s, signal.SIGINT), (_GRACE_S, signal.SIGKILL)):
+            try:
+                return process.wait(wait_s)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, sent)
+        return process.wait()
+
+
+def plan(options: argparse.Namespace) -> None:
+    """Plan each script that is not planned yet."""
+    public = options.public.resolve()
+    options.output.mkdir(parents=True, exist_ok=True)
+    for name in options.only or SCRIPTS:
+        path = options.output.resolve() / f"{name}.ledger"
+        if path.exists():
+            continue
+        script, begin = SCRIPTS[name], time.monotonic()
+        own = (sys.executable, "-m", "torchledger", "plan", "-f", "-o", str(path), "--device", options.device)
+        code, said = run_limited(
+            (*own, *script.command.split()), _PLAN_S, folder=public / script.folder, paths=[public / "stand_ins"]
+        )
+        path.with_suffix(".log").write_text(said)
+        print(f"{name}: ended with {code} after {time.monotonic() - begin:.0f} s", flush=True)
+
+
+def judge(options: argparse.Namespace) -> None:
+    """Print what each plan says beside its recording."""
+    from plan_compare import compare, flops, read
+
+    from torchledger.nouns import Step
+    from torchledger.predicting.devices import find_model
+    from torchledger.store import open_ledger
+
+    model = find_model(options.device)
+    print("| script | launches | the same | FLOPs equal | device ms: of plan, of recording, measured | apart "
+          "| step ms: planned, by the recording's host, measured | error | decided by |\n"
+          "|---|---|---|---|---|---|---|---|---|")  # fmt: skip
+    notes: list[str] = []
+    errors: dict[str, list[float]] = {"device": [], "apart": [], "step": [], "step of recording": []}
+    for name in SCRIPTS:
+        ours, theirs = options.plans / f"{name}.ledger", options.out / f"{name}.ledger"
+        if not ours.exists() or not theirs.exists():
+            print(f"| {name} | {'not recorded' if ours.exists() else 'not planned'} |")
+            continue
+        with open_ledger(theirs) as reader:
+            step = next(iter(reader.read(Step)[-1:]), None)
+        if step is None or not step.device_us or not step.duration_us:
+            print(f"| {name} | no step was recorded |")
+            continue
+        planned, recorded = read(ours, model), read(theirs, model)
+        told = compare(planned, recorded)
+        equal = flops(planned) / flops(recorded) if flops(recorded) else float("nan")
+        own = _by_its_host(model, theirs)
+        figures = {
+            "device": planned.prediction.device_us / step.device_us - 1,
+            "apart": planned.prediction.device_us / recorded.prediction.device_us - 1,
+            "step": planned.prediction.duration_us / step.duration_us - 1,
+            "step of recording": own / step.duration_us - 1,
+        }
+        for key, value in figures.items():
+            errors[key].append(abs(value))
+        decides = max(planned.prediction.decided_by.items(), key=lambda each: each[1])[0]
+        times = (planned.prediction.device_us, recorded.prediction.device_us, step.device_us)
+        steps = (planned.prediction.duration_us, own, step.duration_us)
+        print(
+            f"| {name} | {told['launches']} | {told['same'] / max(told['launches'], 1):.1%} | {equal:.4f} "
+            f"| {', '.join(f'{each / 1e3:.2f}' for each in times)} | {figures['apart']:+.1%} "
+            f"| {', '.join(f'{each / 1e3:.2f}' for each in steps)} "
+            f"| {figures['step']:+.1%}, {figures['step of recording']:+.1%} | {decides} |",
+            flush=True,
+        )
+        notes += [f"- {name}: {each}" for each in told["differences"][:8]]
+    for key, values in errors.items():
+        if values:
+            print(f"\n{key}: {len(values)} scripts, mean error {statistics.mean(values):.1%}, ", end="")
+            print(f"median {statistics.median(values):.1%}, worst {max(values):.1%}")
+    print("", *notes, sep="\n")
+
+
+def _by_its_host(model: Any, path: Path) -> float:
+    """What a recording is predicted to take by what it saw of its own host."""
+    from torchledger.predicting.step import predict_ledger
+
+    step, *_ = predict_ledger(model, path)
+    return float(step.duration_us)
+
+
+def main() -> None:
+    """Make data, measure, plan or judge."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    for run, needs_names in ((data, False), (measure, True), (plan, True)):
+        own = _command(commands, run)
+        own.add_argument("public", type=Path)
+        if needs_names:
+            own.add_argument("-o", "--output", type=Path, required=True)
+            own.add_argument("--only", nargs="+")
+        if run is measure:
+            own.add_argument("--minutes", type=float, default=7.0)
+        if run is plan:
+            own.add_argument("--device", default="H200")
+    own = _command(commands, judge)
+    own.add_argument("out", type=Path)
+    own.add_argument("--plans", type=Path, required=True)
+    own.add_argument("--device", default="H200")
+    options = parser.parse_args()
+    options.run(options)
+
+
+def _command(commands: Any, run: Callable[[argparse.Namespace], None]) -> argparse.ArgumentParser:
+    own: argparse.ArgumentParser = commands.add_parser(run.__name__, help=run.__doc__)
+    own.set_defaults(run=run)
+    return own
+
+
+if __name__ == "__main__":
+    main()

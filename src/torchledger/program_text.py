@@ -1,0 +1,48 @@
+"""A program's text: which statement a line stands in."""
+
+from __future__ import annotations
+
+import ast
+import os
+import warnings
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+_BRANCHES = ("body", "orelse", "finalbody", "handlers", "cases")
+
+
+def parsed(file: str) -> ast.Module | None:
+    """A file's text as it is now; ``None`` where it is not there or not Python."""
+    try:
+        return _parsed(file, os.stat(file).st_mtime_ns)
+    except (OSError, SyntaxError, ValueError):
+        return None
+
+
+@lru_cache(maxsize=32)
+def _parsed(file: str, changed_ns: int) -> ast.Module:
+    """A file's text as it was when it was changed last: many lines of a stack are of one file."""
+    del changed_ns
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the program's own text
+        return ast.parse(Path(file).read_bytes())
+
+
+def statement_at(node: ast.AST, line: int) -> ast.stmt | None:
+    """The statement directly inside another that a line stands in."""
+    for each in statements_in(node):
+        first = min((each.lineno, *(found.lineno for found in getattr(each, "decorator_list", ()))))
+        if first <= line <= (each.end_lineno or each.lineno):
+            return each
+    return None
+
+
+def statements_in(node: ast.AST) -> Iterator[ast.stmt]:
+    """The statements directly inside another."""
+    for branch in _BRANCHES:
+        for each in getattr(node, branch, ()) if not isinstance(node, ast.expr) else ():
+            if isinstance(each, ast.stmt):
+                yield each
+            else:  # a handler, or a case of a match
+                yield from each.body
