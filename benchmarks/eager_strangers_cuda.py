@@ -7,7 +7,8 @@
 Library calls and element-wise ones at drawn shapes, dtypes and layouts, none compiled (``eager_calls_drawn.py``). Calls
 that a device refuses are left out and named. ``--along`` draws calls that work along dimensions
 (``eager_calls_along.py``) in their stead, and leaves out those over 5 ms, ``--further`` those of
-``eager_calls_further.py``, ``--rare`` those of ``eager_calls_rare.py``, as bounded; ``--seconds`` bounds the script's
+``eager_calls_further.py``, ``--rare`` those of ``eager_calls_rare.py``, as bounded, ``--common`` those of
+``eager_calls_common.py``; ``--seconds`` bounds the script's
 own time, after which a recorder still ends its ledger. ``--judge`` says for each operator what was measured and what
 its price is, and how many intervals hold; ``--data`` adds the calls with their times for a fit to learn from.
 """
@@ -36,6 +37,7 @@ RUNS: tuple[tuple[str, ...], ...] = (
     ("--tiny", "--device", "cpu", "--count", "8", "--steps", "2", "--along", "--seconds", "60"),
     ("--tiny", "--device", "cpu", "--count", "6", "--steps", "2", "--further", "--seconds", "60"),
     ("--tiny", "--device", "cpu", "--count", "12", "--steps", "2", "--rare", "--seconds", "60"),
+    ("--tiny", "--device", "cpu", "--count", "12", "--steps", "2", "--common", "--seconds", "60"),
 )
 
 Row = tuple[float, float, bool]
@@ -51,6 +53,7 @@ def run(options: argparse.Namespace) -> None:
     """
     import torch
     from eager_calls_along import DrawnAlong
+    from eager_calls_common import DrawnCommon
     from eager_calls_drawn import Drawn, Pool, draw
     from eager_calls_further import DrawnFurther
     from eager_calls_rare import DrawnRare
@@ -65,7 +68,12 @@ def run(options: argparse.Namespace) -> None:
     torch.nn.functional.conv2d(torch.ones(1, 8, 8, 8, device=device), torch.ones(8, 8, 3, 3, device=device)).sum()
     _say(f"compiled after {_since(began)}")
     pool = Pool(device, 2**26 if options.tiny else 2**30, options.seed)
-    of_kinds = ((options.along, DrawnAlong), (options.further, DrawnFurther), (options.rare, DrawnRare))
+    of_kinds = (
+        (options.along, DrawnAlong),
+        (options.further, DrawnFurther),
+        (options.rare, DrawnRare),
+        (options.common, DrawnCommon),
+    )
     drawing = next((each for wanted, each in of_kinds if wanted), Drawn)
     most = 2**12 if options.tiny else 2**27
     drawn = draw(options.seed, options.count, pool, most_elements=most, drawing=drawing)
@@ -231,6 +239,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, help="leave out what does not end in about this time")
     parser.add_argument("--further", action="store_true", help="calls of eager_calls_further.py alone")
     parser.add_argument("--rare", action="store_true", help="calls of eager_calls_rare.py alone")
+    parser.add_argument("--common", action="store_true", help="calls of eager_calls_common.py alone")
     parser.add_argument("--along", action="store_true", help="calls that work along dimensions alone")
     parser.add_argument("--judge", type=Path, metavar="LEDGER", help="a ledger of this script")
     parser.add_argument("--each", action="store_true", help="with --judge: every call, the worst first")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Prediction, StepCall
+from torchledger.predicting.launches import rounding_of
 from torchledger.predicting.step_calls import price_calls
 from torchledger.store import LedgerWriter, open_ledger
 
@@ -28,8 +29,10 @@ def times_of_calls(
     of compiled graphs as long as their ``launches``."""
     with open_ledger(ledger) as reader:
         calls = reader.read(StepCall)
+        rounding = rounding_of(reader.run().environment.settings)
     of_graph: dict[str, float] = defaultdict(float)
     for found in launches:
         of_graph[found.subject.partition("#")[0]] += found.duration_us
-    times = {call.order: found.duration_us for call, found in price_calls(model, calls, ran_on_cpu=ran_on_cpu)}
+    priced = price_calls(model, calls, ran_on_cpu=ran_on_cpu, **rounding)
+    times = {call.order: found.duration_us for call, found in priced}
     return times | {call.order: of_graph[call.name] for call in calls if call.kind == "graph"}

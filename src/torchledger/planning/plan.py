@@ -23,6 +23,7 @@ from torchledger.planning.price import price_ranks, roofline_note
 from torchledger.planning.rare_collectives import rare_note
 from torchledger.planning.world import Script, program_of, record_ranks
 from torchledger.predicting.devices import find_model
+from torchledger.predicting.launches import rounding_of
 from torchledger.predicting.operators import ROOFLINE
 from torchledger.predicting.overheads import Mode
 from torchledger.predicting.padding import PaddingRule
@@ -128,8 +129,7 @@ def plan_world(
             subject=folder.name,
             mode="graphs" if dry_run.replays_graphs else mode,
             host=known,
-            allow_tf32=settings.get("float32_matmul_precision", "highest") != "highest",
-            convolution_tf32=settings.get("cudnn_allow_tf32") != "False",
+            **rounding_of(settings),
         )
         steps = [_read_step(each.ledger) for each in recorded]
         notes = (*_on_host_alone(step, steps), *_with_notes(step.notes, model, steps))

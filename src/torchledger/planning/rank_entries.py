@@ -301,7 +301,10 @@ def time_entries(maker: EntryMaker, settings: Mapping[str, bool]) -> TimedRank:
     eager = {
         call.order: found
         for call, found in price_calls(
-            model, [call for call in program.calls if call.kind in ("operator", "copy")], ran_on_cpu=program.ran_on_cpu
+            model,
+            [call for call in program.calls if call.kind in ("operator", "copy")],
+            ran_on_cpu=program.ran_on_cpu,
+            **settings,
         )
     }
     calls_tiles = tiles_of_calls(program.calls, model.machine)

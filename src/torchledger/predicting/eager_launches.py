@@ -1,4 +1,5 @@
-"""Eager convolutions and attention as the launches that compiled graphs make of them, which the models have learned.
+"""Eager products, convolutions and attention as the launches that compiled graphs make of them, which the models have
+learned.
 
 A record has the tensors that an operator was given, its FLOPs, and how a filter moves (``StepCall.settings``). Where it
 lacks the last, as records of before do, the size of a result follows from the FLOPs, which are 2 for each of its
@@ -23,8 +24,8 @@ from torchledger.work.tensor_layouts import row_major
 
 
 def launch_of(call: StepCall, device: str) -> Launch | None:
-    """The launch of an eager convolution, attention, adaptive pool, of their gradients, or of a product of eight-bit
-    integers on ``device`` (``"cuda:0"``).
+    """The launch of an eager product, convolution, attention, adaptive pool, of their gradients, or of a product of
+    eight-bit integers on ``device`` (``"cuda:0"``).
 
     ``None`` for other calls, and where the size of the result is not certain.
     """
@@ -35,6 +36,8 @@ def launch_of(call: StepCall, device: str) -> Launch | None:
         return None
     if name.startswith("_scaled_dot_product_"):
         return _attention(name, call, device)
+    if name in _PRODUCTS:
+        return _product(name, call, device)
     if name == "_int_mm" and len(call.arguments) == 2:
         left, right = call.arguments
         made = TensorArgument((left.shape[0], right.shape[-1]), "int32")
@@ -56,6 +59,19 @@ def launch_of(call: StepCall, device: str) -> Launch | None:
     flops = call.flops + (max(groups, 1) - 1) * call.flops // len(gradients)
     launch = _launch(name, call, flops, given, gradients, device)
     return None if launch is None else replace(launch, kwargs=_kwargs(call.settings))
+
+
+_PRODUCTS = frozenset(("mm", "addmm", "bmm", "baddbmm"))
+
+
+def _product(name: str, call: StepCall, device: str) -> Launch | None:
+    """``None`` where it was not recorded how its factors are stored."""
+    factors = [each for each in call.arguments if len(each.shape) == 2 + ("bmm" in name)][-2:]
+    if len(factors) < 2 or any(each.stride is None for each in factors):
+        return None
+    left, right = factors
+    made = TensorArgument((*left.shape[:-1], right.shape[-1]), left.dtype)
+    return _launch(name, call, call.flops or 0, call.arguments, [made], device)
 
 
 def _pool(name: str, call: StepCall, device: str) -> Launch | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TypedDict
 
 import numpy as np
 
@@ -30,6 +31,25 @@ from torchledger.predicting.questions import question_of
 from torchledger.work.categories import operation_of
 from torchledger.work.step_traffic import StepTraffic
 from torchledger.work.views import launches_nothing
+
+
+class Rounding(TypedDict):
+    """Whether products and convolutions of float32 may be rounded for the tensor cores (``predict_launches``)."""
+
+    allow_tf32: bool
+    convolution_tf32: bool
+
+
+def rounding_of(settings: Mapping[str, str]) -> Rounding:
+    """What the settings of a run say of rounding float32 for the tensor cores.
+
+    >>> rounding_of({"float32_matmul_precision": "high"})
+    {'allow_tf32': True, 'convolution_tf32': True}
+    """
+    return {
+        "allow_tf32": settings.get("float32_matmul_precision", "highest") != "highest",
+        "convolution_tf32": settings.get("cudnn_allow_tf32") != "False",
+    }
 
 
 def predict_launches(

@@ -49,7 +49,7 @@ from torchledger.predicting.host_steps import (
     shape_with_calls,
     slowness_of,
 )
-from torchledger.predicting.launches import is_foreign, predict_launches
+from torchledger.predicting.launches import is_foreign, predict_launches, rounding_of
 from torchledger.predicting.operators import ROOFLINE, half_width_us, predict, tail_us
 from torchledger.predicting.overheads import (
     Mode,
@@ -141,7 +141,15 @@ def predict_step(
             traffic=traffic,
         ),
     )
-    eager = () if record is None else price_calls(model, record.calls, ran_on_cpu=ran_on_cpu(record))
+    eager: Priced = ()
+    if record is not None:
+        eager = price_calls(
+            model,
+            record.calls,
+            ran_on_cpu=ran_on_cpu(record),
+            allow_tf32=allow_tf32,
+            convolution_tf32=convolution_tf32,
+        )
     priced = [*((found, weights[found.subject]) for found in predictions), *((found, 1) for _, found in eager)]
     overheads = overheads_of(model)
     shape = _shape_of(called, calls, weights, record, eager, _optimizer_tensors(optimizer))
@@ -336,6 +344,9 @@ def predict_ledger(
         recorded_mode = _mode_of(reader.read(Graph), launches)
         record = read_step(reader, Counter(launch.graph for launch in launches if launch.is_call))
         memory = None if record is None else read_memory(reader, record.step.name)
+    rounding = rounding_of(run.environment.settings)
+    if convolution_tf32 is not None:
+        rounding["convolution_tf32"] = convolution_tf32
     replays_step = dry_run is not None and dry_run.replays_step
     measured = measured_of_calls(measurements, () if record is None else record.calls)
     measured_us = profile.plain_step_us if profile is not None else None
@@ -360,12 +371,7 @@ def predict_ledger(
         measured=measured,
         record=record,
         group_sizes=group_sizes,
-        allow_tf32=run.environment.settings.get("float32_matmul_precision", "highest") != "highest",
-        convolution_tf32=(
-            run.environment.settings.get("cudnn_allow_tf32") != "False"
-            if convolution_tf32 is None
-            else convolution_tf32
-        ),
+        **rounding,
         host=_host_of(run, host),
     )
     if record is None:

@@ -29,7 +29,7 @@ from torchledger.fitting.call_costs import (
 from torchledger.fitting.catalogue_calls import beside_catalogue
 from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.time_model import TimeModel
-from torchledger.nouns import Prediction, StepCall, TensorArgument
+from torchledger.nouns import Launch, Prediction, StepCall, TensorArgument
 from torchledger.predicting.bus_copies import is_copy, main_stream, price_copy, reads_a_number, runs_beside
 from torchledger.predicting.eager_launches import launch_of
 from torchledger.predicting.int8_launches import INT8
@@ -43,16 +43,30 @@ from torchledger.work.graph_collectives import WAIT, GraphCollective
 from torchledger.work.list_costs import works_on_lists
 
 
-def price_calls(model: TimeModel, calls: Sequence[StepCall], *, ran_on_cpu: bool) -> list[tuple[StepCall, Prediction]]:
+def price_calls(
+    model: TimeModel,
+    calls: Sequence[StepCall],
+    *,
+    ran_on_cpu: bool,
+    allow_tf32: bool = False,
+    convolution_tf32: bool = True,
+) -> list[tuple[StepCall, Prediction]]:
     """The calls of a step that work on the device, each with its predicted time; graphs are left to their launches.
 
     An operator that the model has learned is asked for at the call's sizes. Of any other the time is its roofline at
     the rates that the device was measured at, plus the launch floor; ``Prediction.model`` is then ``"roofline"``.
     Copies between host and device are priced unless they run on a stream of their own.
-    ``ran_on_cpu`` says that the record is of a CPU, where no kernel tells which operators do work.
+    ``ran_on_cpu`` says that the record is of a CPU, where no kernel tells which operators do work; ``allow_tf32`` and
+    ``convolution_tf32`` are those of ``predict_launches``.
     """
     answers: dict[Hashable, Prediction] = {}
     found = []
+    as_launches = _AsLaunches(
+        model,
+        [call for call in calls if is_priced(call, ran_on_cpu=ran_on_cpu)],
+        allow_tf32=allow_tf32,
+        convolution_tf32=convolution_tf32,
+    )
     beside_scaler = any(is_scaler(call.name) for call in calls)
     main = main_stream(calls)
     for call in calls:
@@ -64,7 +78,7 @@ def price_calls(model: TimeModel, calls: Sequence[StepCall], *, ran_on_cpu: bool
             continue
         key = replace(call, order=0, **_OF_ONE_CALL)
         if key not in answers:
-            answers[key] = _price(model, call, beside_scaler=beside_scaler)
+            answers[key] = _price(model, call, as_launches, beside_scaler=beside_scaler)
         found.append((call, answers[key]))
     return found
 
@@ -104,7 +118,7 @@ def predict_graph_collectives(
             group_size=size,
             message_bytes=message,
         )
-        found.append(replace(_price(model, call), subject=launch.launch_id))
+        found.append(replace(_price(model, call, _AsLaunches(model, ())), subject=launch.launch_id))
     return found
 
 
@@ -125,13 +139,47 @@ def is_recurrent_by_bytes(model: TimeModel, call: StepCall) -> bool:
     return is_recurrent and price_by_parts(model, call) is None
 
 
-def _price(model: TimeModel, call: StepCall, *, beside_scaler: bool = False) -> Prediction:
+class _AsLaunches:
+    """The prices of calls as the launches that a graph makes of them, asked for all at once."""
+
+    def __init__(
+        self,
+        model: TimeModel,
+        calls: Iterable[StepCall],
+        *,
+        allow_tf32: bool = False,
+        convolution_tf32: bool = True,
+    ) -> None:
+        launches: dict[Hashable, Launch] = {}
+        for call in calls:
+            key = _work_of(call)
+            if key not in launches:
+                launch = launch_of(call, f"{model.machine.device.kind}:0")
+                if launch is not None:
+                    launches[key] = replace(launch, order=len(launches))
+        predictions = predict_launches(
+            model, list(launches.values()), allow_tf32=allow_tf32, convolution_tf32=convolution_tf32
+        )
+        keys = {launch.launch_id: key for key, launch in launches.items()}
+        self._found = {keys[each.subject]: each for each in predictions if each.model in (*model.entries, INT8)}
+
+    def price(self, call: StepCall) -> Prediction | None:
+        """``None`` where a graph makes no such launch, or none was learned."""
+        found = self._found.get(_work_of(call))
+        return None if found is None else replace(found, subject=subject_of(call))
+
+
+def _work_of(call: StepCall) -> Hashable:
+    return call.name, call.arguments, call.settings, call.flops, call.flops_quality
+
+
+def _price(model: TimeModel, call: StepCall, as_launches: _AsLaunches, *, beside_scaler: bool = False) -> Prediction:
     if is_of_sparse(call):
         return _by_bytes(model, replace(call, flops=None), "how many values a sparse matrix has decides its time")
     if (by_parts := price_by_parts(model, call)) is not None:
         return by_parts
     if is_adaptive_pool(operator_name(call.name)[1]) and ADAPTIVE_POOLS in model.entries:
-        as_pool = _as_launch(model, call)
+        as_pool = as_launches.price(call)
         if as_pool is not None:
             return as_pool
     question = None if _is_of_wide_numbers(call) else question_of(call)
@@ -151,7 +199,7 @@ def _price(model: TimeModel, call: StepCall, *, beside_scaler: bool = False) -> 
         )
         return _by_cost(model, call, cost, "calls" if is_own else alike)
     reason = f"the model has learned no {call.name}"
-    as_launch = _as_launch(model, call) if question is None or _differs(call) else None
+    as_launch = as_launches.price(call) if question is None or _is_product(call) or _differs(call) else None
     if as_launch is not None:
         return as_launch
     if question is not None:
@@ -204,15 +252,6 @@ def _in_a_step(model: TimeModel, call: StepCall, said: Prediction) -> Prediction
     low_us = min(time_us / wide, learned.duration_us(said.low_us))
     high_us = max(time_us * wide, learned.duration_us(said.high_us))
     return replace(said, duration_us=time_us, low_us=low_us, high_us=high_us)
-
-
-def _as_launch(model: TimeModel, call: StepCall) -> Prediction | None:
-    """The call as the launch that a graph makes of it; ``None`` where there is none, or none was learned."""
-    launch = launch_of(call, f"{model.machine.device.kind}:0")
-    found = [] if launch is None else predict_launches(model, [launch])
-    return next(
-        (replace(each, subject=subject_of(call)) for each in found if each.model in (*model.entries, INT8)), None
-    )
 
 
 def _differs(call: StepCall) -> bool:
