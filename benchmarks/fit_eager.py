@@ -29,6 +29,7 @@ from torchledger.fitting.call_costs import (
     tensors_of,
 )
 from torchledger.fitting.catalogue_calls import fit_beside_catalogue
+from torchledger.fitting.picture_norms import fit_picture_norms
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import StepCall
 from torchledger.predicting.devices import find_model
@@ -91,7 +92,7 @@ def with_eager_costs(
 ) -> TimeModel:
     """The model with the costs of eager calls learned of ``rows`` and, where these have none of a kind, of ``rare``
     ones; of all that was measured, if not given."""
-    rows = [*measured("calls"), *measured("eager")] if rows is None else rows
+    rows = [*measured("calls"), *measured("eager"), *measured("common")] if rows is None else rows
     alone, rooflines = [], []
     for row in rows:
         if operator_name(row["name"])[1] in ("convolution", "convolution_backward") and row["flops"]:
@@ -105,7 +106,7 @@ def with_eager_costs(
     known = {_kind(name) for name in costs}
     costs |= {name: us for name, us in further.items() if _kind(name) not in known}
     print(f"{sum(name.endswith(' slowness') for name in costs)} kinds of eager calls", flush=True)
-    costs |= fit_algorithms(rare)
+    costs |= fit_algorithms([*rare, *rows]) | fit_picture_norms(rows, model.machine.num_multiprocessors)
     # What is no longer learned of a call is not left over from the fit before.
     kept = {name: us for name, us in model.extras.items() if "::" not in name and not name.startswith(_ALIKE)}
     return _with_catalogue(replace(model, extras=kept | costs), rows)
@@ -214,11 +215,11 @@ def main() -> None:
     if not arguments.held_out:
         if arguments.output is None:
             parser.error("say -o NEW, or --held-out")
-        rows = [*measured("calls"), *measured("eager")]
+        rows = [*measured("calls"), *measured("eager"), *measured("common")]
         rows = [row for row in rows if not arguments.without or not row["program"].startswith(arguments.without)]
         save_model(with_eager_costs(model, rows), arguments.output, force=True)
         return
-    known, drawn = measured("calls"), measured("eager")
+    known, drawn = measured("calls"), [*measured("eager"), *measured("common")]
     print_errors("by the model as it is", judge(model, drawn))
     random.Random(3).shuffle(drawn)
     found = []

@@ -24,7 +24,8 @@ from pathlib import Path
 
 import numpy as np
 from drawn_launches import clips_as_no_model_does
-from fit_eager import with_eager_costs
+from fit_eager import call_of, with_eager_costs
+from fit_eager import measured as measured_calls
 from numpy.typing import NDArray
 
 from torchledger.expecting.attention_schedules import TimedCall, fit_attention_kernels, scheduled_us
@@ -48,6 +49,7 @@ from torchledger.fitting.sample_launches import launches_of_samples
 from torchledger.fitting.time_model import Entry
 from torchledger.fitting.transfer import SPREAD_WITHIN_GENERATION
 from torchledger.predicting.devices import find_model
+from torchledger.predicting.eager_launches import launch_of
 from torchledger.predicting.model_file import save_model
 from torchledger.store.launch_file import MeasuredLaunch, read_launches
 
@@ -193,6 +195,19 @@ def products_of_a_sweep() -> list[MeasuredLaunch]:
     return [item for item in launches_of_samples(samples) if family_of(item.launch) == "launch:gemm/any"]
 
 
+def eager_products() -> list[MeasuredLaunch]:
+    """Products that ordinary eager programs ask for, as the launches that they are; each found a cache that other work
+    had swept."""
+    found = []
+    for place, row in enumerate(measured_calls("common")):
+        launch = launch_of(call_of(row), "cuda:0")
+        if launch is not None and family_of(launch) == "launch:gemm/any":
+            found.append(
+                MeasuredLaunch(replace(launch, graph=f"{row['program']}_{place}"), (row["us"],), row["program"])
+            )
+    return found
+
+
 def main() -> None:
     """Fit, print the errors, write the model."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -224,7 +239,7 @@ def main() -> None:
     held = set() if is_all else set(programs[arguments.fold :: 4])
     drawn, exact, rounded = (with_their_graphs(some, arguments.families) for some in (drawn, exact, rounded))
     more = [item for item in measured("fused", "rare_fused", "models") if not clips_as_no_model_does(item)]
-    more += products_of_a_sweep()
+    more += [*products_of_a_sweep(), *eager_products()]
     more = with_their_graphs(more, arguments.families)
     learned = [item for item in drawn if item.program not in held] + more
     if arguments.constants is not None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
+from torch._guards import TracingContext
 
 from torchledger._torch.schemas import schemas_named
 
@@ -23,6 +25,19 @@ def is_composite(name: str) -> bool | None:
         if torch._C._dispatch_has_kernel(each) and (each == name or not each.endswith("out"))
     }
     return None if len(kinds) == 2 else True in kinds
+
+
+def taken_apart(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What a composite operator makes, by the operators that it calls where it runs eagerly; ``NotImplemented`` where
+    nothing says which.
+
+    Under ``inference_mode`` composites arrive whole. Of some torch has a second form in Python, for tracing, which does
+    other work: a dropout that drops nothing copies there, a recurrent layer is written step by step.
+    """
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    if key in operator.py_kernels and _has_kernel(operator.name(), key.name) and TracingContext.try_get() is None:
+        return operator._op_dk(key, *args, **kwargs)
+    return operator.decompose(*args, **kwargs)
 
 
 _has_kernel: Callable[[str, str], bool] = torch._C._dispatch_has_kernel_for_dispatch_key

@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 import torchledger
 from torchledger._torch.alignments import read_lengths_first
 from torchledger._torch.checkpoint_stops import watch_stops
-from torchledger._torch.composites import is_composite
+from torchledger._torch.composites import is_composite, taken_apart
 from torchledger._torch.fake_streams import Placed, StreamOrder, active_order
 from torchledger._torch.fake_tensors import FakeTensors, is_pinned_there
 from torchledger._torch.flops import flops_of_own
@@ -259,7 +259,7 @@ class EagerCalls(TorchDispatchMode):
                 if is_made_of_others:
                     # Under inference_mode these arrive whole; what they are made of is what the profiler sees as work.
                     with self:
-                        result = func.decompose(*args, **kwargs)
+                        result = taken_apart(func, args, kwargs)
                     if result is not NotImplemented:
                         return result
             except Exception as error:  # taken for one that does work itself, which says what is wrong if anything is

@@ -32,7 +32,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mod
 from torch.utils._pytree import tree_map_only
 
 from torchledger._torch.alignments import read_lengths_first
-from torchledger._torch.composites import is_composite
+from torchledger._torch.composites import is_composite, taken_apart
 from torchledger._torch.errors import wants_device
 from torchledger._torch.fake_loops import FakeLoops
 from torchledger._torch.fake_operators import (
@@ -228,7 +228,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
                 return ONLY_THERE[func](*args, **kwargs)
         if not here.is_inside and isinstance(func, torch._ops.OpOverload) and is_composite(func.name()):
             with self:  # arrives whole in inference mode and from distributed tensors, also a copy to the device
-                result = func.decompose(*args, **kwargs)
+                result = taken_apart(func, args, kwargs)
             if result is not NotImplemented:
                 return result
         # What an operator is made of comes here again, and belongs to a fake one.

@@ -28,6 +28,7 @@ from torchledger.fitting.call_costs import (
 )
 from torchledger.fitting.catalogue_calls import beside_catalogue
 from torchledger.fitting.learning import COVERAGE
+from torchledger.fitting.picture_norms import picture_norm_us
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Launch, Prediction, StepCall, TensorArgument
 from torchledger.predicting.bus_copies import is_copy, main_stream, price_copy, reads_a_number, runs_beside
@@ -182,6 +183,8 @@ def _price(model: TimeModel, call: StepCall, as_launches: _AsLaunches, *, beside
         as_pool = as_launches.price(call)
         if as_pool is not None:
             return as_pool
+    if (by_channels := _by_channels(model, call)) is not None:
+        return by_channels
     question = None if _is_of_wide_numbers(call) else question_of(call)
     names = dict.fromkeys((known_name(call.name, beside_scaler=beside_scaler), call.name))
     keys = [key for name in names for key in cost_keys(name, call.arguments, call.settings)]
@@ -323,6 +326,24 @@ def price_by_parts(model: TimeModel, call: StepCall) -> Prediction | None:
     time_us = max(cost.duration_us(parts) * _slower_lanes(model.machine), model.machine.floor_us)
     note = "by what its algorithm does, as calls in other steps took"
     return _as_others(model, call, cost.spread, time_us, roofline_of(model, call), note)
+
+
+def _by_channels(model: TimeModel, call: StepCall) -> Prediction | None:
+    """A batch norm of pictures as such calls took; ``None`` of any other call."""
+    own, reference = model.machine, model.machine.constants.reference
+    slower = _slower_lanes(own) * own.num_multiprocessors / (reference.device.num_multiprocessors or 1)
+    found = picture_norm_us(
+        call.name,
+        call.arguments,
+        model.extras,
+        multiprocessors=own.num_multiprocessors,
+        slower=1.0 if own.learned_on is None else slower,
+        memory=1.0 if own.learned_on is None else own.bytes_per_us / reference.bytes_per_us,
+    )
+    if found is None:
+        return None
+    time_us, spread = found
+    return _as_others(model, call, spread, time_us, roofline_of(model, call), "by its channels, as such calls took")
 
 
 def _slower_lanes(machine: Machine) -> float:

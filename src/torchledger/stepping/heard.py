@@ -275,7 +275,7 @@ def _with_kernels(call: StepCall, heard: EagerCall, thread: int) -> StepCall:
 
 def _count_of(heard: EagerCall) -> int:
     tensors = [(tensor.dtype, tensor.shape) for tensor in heard.call.tensors]
-    others = [str(each) for each in heard.call.arguments if not isinstance(each, (Tensor, tuple))]
+    others = [text for text in heard.call.constants if text]
     return kernel_count(heard.call.name, tensors, others)
 
 

@@ -6,7 +6,7 @@ a batch. Of each such call the parts are said of which its time is a sum: the la
 and work that all of the device shares. How long each part takes is learned (``fitting/algorithm_costs.py``).
 
 Which way an operator goes is torch's own choice where its source says it (torch 2.11: ``RNN.cpp``, ``GridSampler.cu``,
-``Im2Col.cu``, ``LossCTC.cu``, ``NLLLoss2d.cu``, ``UpSample*.cu``, ``BatchLinearAlgebra.cpp``).
+``Im2Col.cu``, ``LossCTC.cu``, ``Loss.cu``, ``NLLLoss2d.cu``, ``UpSample*.cu``, ``BatchLinearAlgebra.cpp``).
 """
 
 from __future__ import annotations
@@ -223,6 +223,47 @@ _UNROLLED, _MOST_DIRECT = 13, 127
 _IN_ONE_KERNEL = 4096
 
 
+def _picture_norm(call: _Call) -> Parts | None:
+    """Of pictures whose channels lie beside one another, or that have but one pixel; others go by their channels
+    (``fitting/picture_norms.py``)."""
+    (batch, channels, *sides), stride = call.shapes[0], call.tensors[0].stride
+    pixels = batch * math.prod(sides)
+    if pixels == batch:
+        return Parts("one pixel", (1, channels / 1e3, call.megabytes))
+    if stride is None or stride[1] != 1:
+        return None
+    is_uneven = channels * (element_size(call.tensors[0].dtype) or 4) % _LOADED_AT_ONCE
+    way = f"channels last, {call.precision}{', uneven' if is_uneven else ''}"
+    return Parts(way, (1, call.megabytes, pixels / 1e6))
+
+
+_LOADED_AT_ONCE = 16
+"""Bytes that one load of a thread takes at most."""
+
+
+def _rows_loss(call: _Call) -> Parts:
+    """One block adds up all rows, with a thread for about sixteen of them."""
+    scores = call.shapes[1 if call.is_backward else 0]
+    rows = scores[0] if len(scores) > 1 else 1
+    threads = min(max(2 ** round(math.log2(max(rows / 16, 1))), 32), 1024)
+    way = "summed" if call.number("reduction", 1) else "each"
+    return Parts(way, (1, math.ceil(rows / threads), rows / 1e3, call.megabytes if call.is_backward else 0.0))
+
+
+def _words_gradient(call: _Call) -> Parts:
+    """Few words are gone through by each block of one kernel, more are sorted first."""
+    grad, words = call.shapes[:2]
+    count, width = math.prod(words), grad[-1]
+    size = (element_size(call.tensors[0].dtype) or 4) / 1e6
+    filled = call.number("num_weights") * width * size
+    is_sorted = count > _MOST_UNSORTED or call.number("scale_grad_by_freq", 0)
+    return Parts("sorted" if is_sorted else "in one kernel", (1, count / 1e3, filled, count * width * size))
+
+
+_MOST_UNSORTED = 3072
+"""Words whose gradients one kernel adds up (torch 2.11, ``Embedding.cu``)."""
+
+
 def _largest_prime(number: int) -> int:
     largest, factor = 1, 2
     while factor * factor <= number:
@@ -258,5 +299,8 @@ _FAMILIES: dict[str, Callable[[_Call], Parts | None]] = {
     **dict.fromkeys(("_flash_attention_forward", "_flash_attention"), _ragged),
     **dict.fromkeys(("_cdist_forward", "_cdist"), _distances),
     "convolution": _upward_volume,
+    "cudnn_batch_norm": _picture_norm,
+    **dict.fromkeys(("nll_loss_forward", "nll_loss"), _rows_loss),
+    "embedding_dense_backward": _words_gradient,
     **dict.fromkeys(("_fft_c2c", "_fft_r2c", "_fft_c2r"), _transformed),
 }

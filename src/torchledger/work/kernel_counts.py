@@ -89,8 +89,13 @@ def kernel_count(name: str, tensors: Sequence[tuple[str, tuple[int, ...]]] = (),
     count = _COUNTS.get(operation)
     if count is None:
         return 1
-    if operation.startswith("_embedding_bag") and options[2:3] == [_LARGEST_OF_BAGS]:
-        return 2
+    if operation.startswith("_embedding_bag"):
+        if options[3:4] == ["True"]:  # a sparse gradient, of rows that are gathered and not sorted
+            return 1
+        if options[2:3] == [_LARGEST_OF_BAGS]:
+            return 2
+    if operation == "index_put" and options[-1:] == ["False"]:
+        return _overwritten(tensors)
     if count.many is None or not tensors:
         return count.kernels
     if operation in _OF_ROWS:
@@ -98,6 +103,12 @@ def kernel_count(name: str, tensors: Sequence[tuple[str, tuple[int, ...]]] = (),
     else:
         sorted_elements = max((math.prod(shape) for dtype, shape in tensors if dtype in INTEGERS), default=0)
     return count.many if sorted_elements > count.beyond else count.kernels
+
+
+def _overwritten(tensors: Sequence[tuple[str, tuple[int, ...]]]) -> int:
+    """Kernels of writing to places without adding up: nothing is sorted. Indices are made wide first, masks counted."""
+    dtypes = [dtype for dtype, _ in tensors[1:]]
+    return 1 + ("int32" in dtypes) + _COUNTS["nonzero"].kernels * ("bool" in dtypes)
 
 
 def kernels_of_launch(launch: Launch) -> int:

@@ -128,9 +128,18 @@ def _fill(call: OpCall) -> Cost | None:
     shape = call.ints(place) if place is not None else _shape_by_numbers(call)
     if shape is None:
         return None
-    code = call.ints(place + 1) if place is not None else None
-    usual = 4 if call.base_name in ("randint", "randperm") else 6
-    return memory_cost([], [Tensor(shape, DTYPE_OF_SCALAR_TYPE.get((code or (usual,))[0], "float32"))])
+    usual = "int64" if call.base_name in ("randint", "randperm") else "float32"
+    behind = 2 if call.base_name == "full" else 1  # what it is filled with stands between
+    return memory_cost([], [Tensor(shape, (None if place is None else _dtype_at(call, place + behind)) or usual)])
+
+
+def _dtype_at(call: OpCall, place: int) -> str | None:
+    """A dtype among the constants: by its number, as a profiler has it, or by its name."""
+    text = call.constants[place] if place < len(call.constants) else ""
+    if text in DTYPE_OF_SCALAR_TYPE.values():
+        return text
+    code = call.ints(place)
+    return DTYPE_OF_SCALAR_TYPE.get(code[0]) if code else None
 
 
 def _shape_by_numbers(call: OpCall) -> tuple[int, ...] | None:

@@ -503,3 +503,31 @@ def test_a_cuda_graph_of_the_programs_own_is_priced_launch_by_launch_and_that_is
 
     decisions = run_without_device(program, tmp_path / "plan.ledger", H200).dry_run.decisions
     assert [count for what, count in decisions.items() if "a CUDA graph that the program captures" in what] == [1]
+
+
+def test_inference_runs_what_the_device_would_and_not_what_torch_writes_for_tracing(tmp_path: Path) -> None:
+    def program() -> None:
+        layer, drop, model = nn.LSTM(8, 8).cuda(), nn.Dropout(0.5).eval(), nn.Linear(8, 8).cuda()
+        with torch.inference_mode():
+            for _ in range(4):
+                x = torch.zeros(4, 2, 8, device="cuda")
+                layer(drop(model(x)))
+
+    run_without_device(program, tmp_path / "infer.ledger", H200)
+    with open_ledger(tmp_path / "infer.ledger") as reader:
+        work = [call.name for call in reader.read(StepCall) if call.kernels]
+    assert sorted(work) == ["aten::_cudnn_rnn", "aten::addmm", "aten::zeros", "aten::zeros", "aten::zeros"]
+
+
+def test_zeros_are_as_wide_as_the_program_says(tmp_path: Path) -> None:
+    def program() -> None:
+        model = nn.Linear(8, 8).cuda()
+        for _ in range(4):
+            torch.zeros(64, 64, dtype=torch.bfloat16, device="cuda")
+            torch.full((64, 64), 1.0, dtype=torch.float16, device="cuda")
+            model(torch.zeros(8, 8, device="cuda")).sum().backward()
+
+    run_without_device(program, tmp_path / "zeros.ledger", H200)
+    with open_ledger(tmp_path / "zeros.ledger") as reader:
+        moved = [call.bytes_moved for call in reader.read(StepCall) if call.name in ("aten::zeros", "aten::full")]
+    assert moved.count(64 * 64 * 2) == 2 and moved.count(8 * 8 * 4) >= 1

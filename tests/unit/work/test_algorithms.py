@@ -78,6 +78,39 @@ def test_transforms_of_lengths_with_large_primes_go_another_way() -> None:
     assert [each and each.way for each in ways] == ["small factors", "large factors", "by a longer one"]
 
 
+def test_gradients_of_few_words_are_added_by_one_kernel_and_those_of_many_sorted() -> None:
+    settings: Settings = (("num_weights", (1000,)), ("scale_grad_by_freq", (0,)))
+    few, many = (
+        parts_of("aten::embedding_dense_backward", [_tensor(count, 64), _tensor(count, dtype="int64")], settings)
+        for count in (3072, 3073)
+    )
+    assert few is not None and many is not None and (few.way, many.way) == ("in one kernel", "sorted")
+    assert few.amounts[2] == many.amounts[2] == pytest.approx(1000 * 64 * 4 / 1e6)
+
+
+@given(rows=st.integers(1, 10**6))
+def test_a_loss_over_rows_gives_a_thread_about_sixteen_until_there_are_no_more_threads(rows: int) -> None:
+    parts = parts_of(
+        "aten::nll_loss_forward", [_tensor(rows, 10), _tensor(rows, dtype="int64")], (("reduction", (1,)),)
+    )
+    assert parts is not None and parts.way == "summed"
+    turns = parts.amounts[1]
+    assert rows / 1024 <= turns <= max(24, math.ceil(rows / 1024))
+
+
+def test_a_norm_of_pictures_goes_by_its_channels_unless_they_lie_side_by_side() -> None:
+    first, flat = _tensor(8, 64, 7, 7), _tensor(8, 64, 1, 1)
+    last = TensorArgument((8, 64, 7, 7), "float32", (3136, 1, 448, 64))
+    uneven = TensorArgument((8, 63, 7, 7), "float32", (3087, 1, 441, 63))
+    ways = [parts_of("aten::cudnn_batch_norm", [each], ()) for each in (first, flat, last, uneven)]
+    assert [each and each.way for each in ways] == [
+        None,
+        "one pixel",
+        "channels last, float32",
+        "channels last, float32, uneven",
+    ]
+
+
 def test_what_is_recorded_otherwise_has_no_parts() -> None:
     assert parts_of("aten::mm", [_tensor(4, 4)], ()) is None
     assert parts_of("aten::_cudnn_rnn", [_tensor(4, 4)], _recurrent()) is None

@@ -32,6 +32,16 @@ def test_gradients_of_the_largest_of_each_bag_sort_nothing() -> None:
     assert kernel_count("aten::_embedding_bag_backward", tensors, ["1000", "False", "0"]) == 31
 
 
+def test_what_overwrites_places_or_keeps_gradients_sparse_sorts_nothing() -> None:
+    tensors = [("float32", (64, 8)), ("int64", (100_000,)), ("float32", (100_000, 8))]
+    assert (
+        kernel_count("aten::index_put_", tensors, ["False"]) == 1 < kernel_count("aten::index_put_", tensors, ["True"])
+    )
+    narrow = [tensors[0], ("int32", (8,)), tensors[2]]
+    assert kernel_count("aten::index_put_", narrow, ["False"]) == 2
+    assert kernel_count("aten::_embedding_bag_backward", tensors[:2], ["1000", "False", "0", "True"]) == 1
+
+
 def test_sorting_goes_by_the_length_of_a_row() -> None:
     assert kernel_count("aten::sort", [("float32", (100_000, 64))]) < kernel_count(
         "aten::sort", [("float32", (1, 6400))]
