@@ -24,6 +24,9 @@ _RAN_AHEAD = 0.9
 _DECIDED = 0.85
 """Where the device is busy for less of a step than this, and nothing waits for it, the step is what its host needs."""
 
+_OTHER_WORK = 3.0
+"""A step that takes so many times the median has work that others have not: pictures that are saved, an evaluation."""
+
 _PROGRAM, _HOST, _UNMEASURED_HOST, _AGAIN = 0.09, 0.08, 0.15, 0.09
 """Spreads, in logarithms, by 31 programs on three machines that ran in two processes each: of programs whose work is
 the same by its kinds, of a host beside what is expected of it where it was measured, or not, and of one program from
@@ -71,13 +74,16 @@ def seen_host(
         return None
     if any(call.kind == "collective" for call in record.calls):
         return None
-    watched_us = sum(step.plain_us)
-    duration_us, device_us = statistics.fmean(step.plain_us), step.device_us + gaps_us
+    most_us = _OTHER_WORK * statistics.median(step.plain_us)
+    plain_us = [took for took in step.plain_us if took <= most_us]
+    watched_us = sum(plain_us)
+    duration_us, device_us = statistics.fmean(plain_us), step.device_us + gaps_us
     if any(map(waits_for_device, record.calls)):
         explains_us = _explains_us(record, launches, times, measured, mode, duration_us, device_us)
         return None if explains_us is None else SeenHost(explains_us, watched_us)
-    ahead = [issued for issued, took in zip(step.issued_us, step.plain_us, strict=False) if issued < _RAN_AHEAD * took]
-    if len(ahead) > len(step.plain_us) / 4:
+    issued_us = zip(step.issued_us, step.plain_us, strict=False)
+    ahead = [issued for issued, took in issued_us if issued < _RAN_AHEAD * took and took <= most_us]
+    if len(ahead) > len(plain_us) / 4:
         return SeenHost(statistics.fmean(ahead), sum(ahead))
     if device_us > _DECIDED * duration_us:
         return None

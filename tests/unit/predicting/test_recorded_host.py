@@ -44,6 +44,12 @@ def test_where_the_device_is_mostly_idle_the_step_is_what_its_host_needs() -> No
     assert found is not None and found.needs_us == pytest.approx(1100.0, rel=1e-3)
 
 
+def test_a_step_with_work_that_others_have_not_says_nothing_of_them() -> None:
+    found = seen(plain_us=(1000.0, 1200.0, 90_000.0), issued_us=(1000.0, 1200.0, 90_000.0), device_us=400.0)
+    assert found is not None and found.needs_us == pytest.approx(1100.0, rel=1e-3)
+    assert found.watched_us == pytest.approx(2200.0)
+
+
 @pytest.mark.parametrize(
     "facts",
     [
