@@ -22,6 +22,7 @@ from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Device, Launch, OptimizerFacts, Prediction, Profile, StepCall, TensorArgument
 from torchledger.predicting.bus_copies import COPIES
 from torchledger.predicting.devices import find_model
+from torchledger.predicting.eager_launches import launch_of
 from torchledger.predicting.host_steps import STEP_COSTS
 from torchledger.predicting.launches import predict_launches
 from torchledger.predicting.model_file import save_model
@@ -229,6 +230,45 @@ def test_what_was_not_learned_takes_its_bytes_and_a_launch_and_says_so(h200: Tim
     ((_, priced),) = price_calls(h200, [call], ran_on_cpu=False)
     assert priced.model == "roofline" and priced.is_extrapolated and "the model has learned no" in str(priced.note)
     assert priced.duration_us == pytest.approx(1000 / h200.machine.bytes_per_us + h200.machine.floor_us)
+
+
+def eager_product(rows: int, inner: int, columns: int, *, bias: bool = False, dtype: str = "float32") -> StepCall:
+    factors = [TensorArgument((rows, inner), dtype, (inner, 1)), TensorArgument((inner, columns), dtype, (1, inner))]
+    added = [TensorArgument((columns,), dtype, (1,))] if bias else []
+    call = on_gpu("aten::addmm" if bias else "aten::mm", (1,), bytes_moved=4 * rows * columns, flops=1)
+    return replace(call, arguments=(*added, *factors), flops=2 * rows * inner * columns)
+
+
+def test_an_eager_product_is_priced_as_the_launch_that_a_graph_makes_of_it(h200: TimeModel) -> None:
+    for call in (
+        eager_product(4096, 1024, 4096),
+        eager_product(256, 768, 3072, bias=True),
+        eager_product(64, 2048, 1000, bias=True),
+    ):
+        ((_, priced),) = price_calls(h200, [call], ran_on_cpu=False)
+        launch = launch_of(call, "cuda:0")
+        assert launch is not None
+        (asked,) = predict_launches(h200, [launch])
+        assert (priced.duration_us, priced.low_us, priced.model) == (asked.duration_us, asked.low_us, asked.model)
+
+
+def test_an_eager_product_of_float32_is_rounded_where_the_run_allows_it(h200: TimeModel) -> None:
+    call = eager_product(8192, 8192, 8192)
+    exact, rounded = (
+        price_calls(h200, [call], ran_on_cpu=False, allow_tf32=allowed)[0][1].duration_us for allowed in (False, True)
+    )
+    assert 3 * rounded < exact
+
+
+def test_a_gradient_that_is_added_up_is_read_from_memory_and_no_other_sum_is(h200: TimeModel) -> None:
+    tensor = TensorArgument((3072, 768), "float32", (768, 1))
+    call = replace(on_gpu("aten::add_", (1,), bytes_moved=3 * 4 * 3072 * 768, flops=0), arguments=(tensor, tensor))
+    backward, other = (
+        price_calls(h200, [replace(call, phase=phase)], ran_on_cpu=False)[0][1] for phase in ("backward", "forward")
+    )
+    assert backward.duration_us == pytest.approx(3 * 4 * 3072 * 768 / h200.machine.bytes_per_us + h200.machine.floor_us)
+    assert other.duration_us < backward.duration_us and "a pass ago" in str(backward.note)
+    assert backward.low_us <= backward.duration_us <= backward.high_us
 
 
 def test_an_elementwise_call_that_nobody_measured_is_like_others_of_its_layout_and_says_so(h200: TimeModel) -> None:
