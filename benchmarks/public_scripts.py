@@ -304,17 +304,18 @@ def plan(options: argparse.Namespace) -> None:
 def judge(options: argparse.Namespace) -> None:
     """Print what each plan says beside its recording."""
     from plan_compare import compare, flops, read
+    from strangers_errors import work_us_of
 
     from torchledger.nouns import Step
     from torchledger.predicting.devices import find_model
     from torchledger.store import open_ledger
 
     model = find_model(options.device)
-    print("| script | launches | the same | FLOPs equal | device ms: of plan, of recording, measured | apart "
+    print("| script | launches | the same | FLOPs equal | device ms: of plan, of recording, measured | errors "
           "| step ms: planned, by the recording's host, measured | error | decided by |\n"
           "|---|---|---|---|---|---|---|---|---|")  # fmt: skip
     notes: list[str] = []
-    errors: dict[str, list[float]] = {"device": [], "apart": [], "step": [], "step of recording": []}
+    errors: dict[str, list[float]] = {}
     for name in SCRIPTS:
         ours, theirs = options.plans / f"{name}.ledger", options.out / f"{name}.ledger"
         if not ours.exists() or not theirs.exists():
@@ -329,20 +330,23 @@ def judge(options: argparse.Namespace) -> None:
         told = compare(planned, recorded)
         equal = flops(planned) / flops(recorded) if flops(recorded) else float("nan")
         own = _by_its_host(model, theirs)
+        work, work_recorded = work_us_of(planned.prediction), work_us_of(recorded.prediction)
         figures = {
-            "device": planned.prediction.device_us / step.device_us - 1,
-            "apart": planned.prediction.device_us / recorded.prediction.device_us - 1,
+            "device, of plan": work / step.device_us - 1,
+            "device, of recording": work_recorded / step.device_us - 1,
+            "apart": work / work_recorded - 1,
             "step": planned.prediction.duration_us / step.duration_us - 1,
             "step of recording": own / step.duration_us - 1,
         }
         for key, value in figures.items():
-            errors[key].append(abs(value))
+            errors.setdefault(key, []).append(abs(value))
         decides = max(planned.prediction.decided_by.items(), key=lambda each: each[1])[0]
-        times = (planned.prediction.device_us, recorded.prediction.device_us, step.device_us)
+        times = (work, work_recorded, step.device_us)
         steps = (planned.prediction.duration_us, own, step.duration_us)
         print(
             f"| {name} | {told['launches']} | {told['same'] / max(told['launches'], 1):.1%} | {equal:.4f} "
-            f"| {', '.join(f'{each / 1e3:.2f}' for each in times)} | {figures['apart']:+.1%} "
+            f"| {', '.join(f'{each / 1e3:.2f}' for each in times)} "
+            f"| {figures['device, of plan']:+.1%}, {figures['device, of recording']:+.1%} "
             f"| {', '.join(f'{each / 1e3:.2f}' for each in steps)} "
             f"| {figures['step']:+.1%}, {figures['step of recording']:+.1%} | {decides} |",
             flush=True,

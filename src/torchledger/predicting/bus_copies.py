@@ -20,8 +20,10 @@ from 4 MB on reach beside an H100, both ways (``docs/results/strangers_scripts.m
 lanes are."""
 
 _OTHER_LINK_BYTES_PER_US = 12_500.0
-_PAGEABLE_BYTES_PER_US = 6_000.0
-"""The host copies what is not pinned into a buffer that is: one recorded copy of 134 MB, beside an H100."""
+_PAGEABLE_BYTES_PER_US, _STAGED_BYTES = 7_000.0, 1 << 20
+"""The host copies what is not pinned into a buffer that is, while the device waits but for the first of it: recorded
+copies of 134 MB beside an H100 (6 GB/s), of 3 and 8 MB beside H200s (7 and 9); those up to 0.5 MB take what pinned ones
+take (``docs/results/public_scripts.md``)."""
 
 _LAUNCH_US = 1.5
 _MILLISECOND = 1e3
@@ -55,9 +57,10 @@ def price_copy(model: TimeModel, call: StepCall) -> Prediction | None:
     if call.samples_us:
         time_us, wide, note = statistics.median(call.samples_us), _WIDE_AS_RECORDED, "as recorded"
     else:
-        rate = link if is_pinned(call) else min(link, _PAGEABLE_BYTES_PER_US)
-        time_us, wide = _LAUNCH_US + call.bytes_moved / rate, _WIDE_BY_RATE
-        note = f"by its bytes, at {rate / 1e3:g} GB/s"
+        waited = 0 if is_pinned(call) else max(0, call.bytes_moved - _STAGED_BYTES)
+        rate = min(link, _PAGEABLE_BYTES_PER_US)
+        time_us, wide = _LAUNCH_US + (call.bytes_moved - waited) / link + waited / rate, _WIDE_BY_RATE
+        note = f"by its bytes, at {(rate if waited else link) / 1e3:g} GB/s"
     return Prediction(
         subject=" ".join([call.name, *(str(argument.shape) for argument in call.arguments)]),
         duration_us=time_us,
@@ -120,7 +123,7 @@ def _size(calls: Iterable[StepCall]) -> str:
 def _rates(model: TimeModel) -> str:
     link = _link_of(model) / 1e3
     pageable = min(link, _PAGEABLE_BYTES_PER_US / 1e3)
-    return f"at {link:g} GB/s from and to pinned memory and {pageable:g} GB/s else"
+    return f"at {link:g} GB/s from and to pinned memory and, beyond 1 MiB, {pageable:g} GB/s else"
 
 
 def _link_of(model: TimeModel) -> float:
