@@ -41,6 +41,7 @@ NO_BENCHMARKS = {
     "memory_programs": "programs for others to run",
     "plan_compare": "compares recordings that are given to it",
     "plan_programs": "programs for others to run",
+    "eager_calls_common": "is imported by others",
     "eager_calls_further": "is imported by others",
     "eager_calls_rare": "is imported by others",
     "power_steps": "turns measurements into data",

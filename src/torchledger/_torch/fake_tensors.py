@@ -100,7 +100,8 @@ class FakeTensors(FakeTensorMode, _OnThreads):
     """Has tensors made without values on each thread that enters it; ``stand_ins`` tells what was made up.
 
     ``devices`` is how many of a node there are, on which tensors may be put.
-    After ``end`` threads other than the first one to enter it go no further than their next operator.
+    After ``end`` threads other than the first one to enter it go no further than their next operator; the first calls
+    ``on_over`` before each.
     ``on_collective`` is given each operator on process groups, with its arguments, before it is called, and
     ``n_operators`` counts those that the program has called, without what is traced while something compiles.
     """
@@ -122,6 +123,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         self._patches = Patches()
         self.is_over = False
         self.n_operators = 0
+        self.on_over: Callable[[], None] | None = None
         self.on_collective: Callable[[Any, Sequence[Any], Mapping[str, Any]], None] | None = None
 
     @property
@@ -195,8 +197,11 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         kwargs = dict(kwargs or {})
         if os.getpid() != self._owner:  # a loader's process, which has only the host
             return self._on_loader(func, types, args, kwargs)
-        if self.is_over and threading.get_ident() != self._thread:
-            threading.Event().wait()  # for ever: C++ that must not throw may have asked
+        if self.is_over:
+            if threading.get_ident() != self._thread:
+                threading.Event().wait()  # for ever: C++ that must not throw may have asked
+            if self.on_over is not None:
+                self.on_over()
         # Some rules are kept by the exact type of a mode, others are looked up by the mode itself.
         if is_higher_order(func) and func not in registered_hop_fake_fns:
             return func.python_key_table[FakeTensorMode](self, *args, **kwargs)

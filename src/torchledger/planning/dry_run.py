@@ -336,6 +336,7 @@ def run_without_device(
     with FakeDevice(device, index=place[0], count=place[1], pays=pays) as fake, _world(world) as around:
         capture = Capture(path, force=force, argv=tuple(argv), devices=(device,))
         ending = Ending(fake.tensors.end)
+        fake.tensors.on_over = ending.check
         fake.threads.on_error = ending.thread_failed
         rare = RareCollectives()
         fake.tensors.on_collective = None if around is None else rare.asked

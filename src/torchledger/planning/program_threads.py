@@ -42,7 +42,7 @@ class Ending:
     def __init__(self, on_end: Callable[[], None]) -> None:
         self._on_end = on_end
         self._thread = threading.current_thread()
-        self._is_running = False
+        self._is_running = self._is_over = False
         self._failure: PlanError | UsageError | None = None
         self.hint = ""
 
@@ -70,8 +70,14 @@ class Ending:
 
     def end(self) -> None:
         """End the program now; on another thread than its own, that one too."""
+        self._is_over = True
         self._interrupt()
         raise StepRecorded
+
+    def check(self) -> None:
+        """End the program's own thread if that was asked for where Python lets nothing through: before it forks."""
+        if self._is_over and self._is_running and threading.current_thread() is self._thread:
+            raise StepRecorded
 
     def thread_failed(self, name: str, error: BaseException) -> bool:
         """A thread of the program has ended with this error; ``True`` if nobody else need be told."""

@@ -335,8 +335,9 @@ class StepRecorder:
                 self._states.end()
 
     def before_fork(self) -> None:
-        """The process is about to fork: its child may not inherit a session that is open on this thread."""
-        if self._states.session.is_here:
+        """The process is about to fork: its child may not inherit a session that is open on this thread, unless nothing
+        but a listener is, which the child ends for itself."""
+        if self._states.session.is_here and not self._states.only_hears:
             self._guarded(lambda: interrupt(self._states))
 
     def leave(self) -> None:

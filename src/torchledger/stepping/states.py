@@ -366,7 +366,9 @@ class States:
     def after_fork(self) -> None:
         """In a child of a fork: what is under way is the parent's, and so is a step that is only heard."""
         if self.only_hears or self.now is not State.WARMING or self.tries:
-            self.session.forget()
+            listener = self.session.forget()
+            if self.only_hears and listener is not None:
+                listener.stop()
             self.quiet = None
             self.graph_calls.first.clear()
             self.outcome.leave_to_parent()

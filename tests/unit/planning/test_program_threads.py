@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Callable
@@ -11,10 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 from torchledger.errors import PlanError
 from torchledger.nouns import Device, Step
 from torchledger.planning.dry_run import run_without_device
+from torchledger.planning.program_threads import Ending, StepRecorded
 from torchledger.store import open_ledger
 
 GPU = Device(name="a made-up device", kind="cuda", compute_capability=(9, 0), num_multiprocessors=78)
@@ -27,6 +30,46 @@ def training(batches: Callable[[], torch.Tensor]) -> None:
         model(batches()).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
+
+
+def test_an_end_that_python_lets_nobody_hear_comes_at_the_programs_next_operator() -> None:
+    ends: list[str] = []
+    ending = Ending(lambda: ends.append("told"))
+
+    def program() -> None:
+        ending.check()
+        with contextlib.suppress(StepRecorded):  # as what a hook of a fork raises
+            ending.end()
+        ends.append("went on")
+        ending.check()
+        ends.append("never")
+
+    with pytest.raises(StepRecorded):
+        ending.run(program, lambda: None)
+    ending.check()
+    assert ends == ["told", "went on"]
+
+
+def test_a_step_in_which_loaders_begin_processes_is_planned_and_the_program_ended(tmp_path: Path) -> None:
+    epochs: list[int] = []
+
+    def program() -> None:
+        model = nn.Linear(8, 8).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for epoch in range(30):
+            for batch in DataLoader(torch.ones(8, 8), batch_size=4, num_workers=1):
+                model(batch.cuda()).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                with torch.no_grad():
+                    for other in DataLoader(torch.ones(8, 8), batch_size=8, num_workers=1):
+                        model(other.cuda())
+            epochs.append(epoch)
+
+    run_without_device(program, tmp_path / "loaders.ledger", GPU)
+    with open_ledger(tmp_path / "loaders.ledger") as reader:
+        (step,) = reader.read(Step)
+    assert step.found_by == "optimizer" and len(epochs) < 29
 
 
 def fed_by_a_pool() -> None:
