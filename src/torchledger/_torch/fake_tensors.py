@@ -518,6 +518,15 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             return original_new(cls, data, *args, **kwargs)
 
         patches.set(torch.nn.Parameter, "__new__", staticmethod(parameter))
+        new_fake = FakeTensor.__new__
+
+        def fake(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            if args and isinstance(args[0], torch.Tensor) and "requires_grad" in kwargs:
+                # A parameter is asked to be made anew by its own class, and of its own attributes (accelerate).
+                return torch.nn.Parameter(args[0], requires_grad=bool(kwargs["requires_grad"]))
+            return new_fake(cls, *args, **kwargs)
+
+        patches.set(FakeTensor, "__new__", staticmethod(fake))
         read_lengths_first(patches)
 
 

@@ -193,6 +193,14 @@ def test_masks_take_every_element(fake: FakeDevice) -> None:
     assert values[values > 0].shape == (12,) and (values > 0).nonzero().shape == (12, 2)
 
 
+def test_a_parameter_is_made_anew_by_its_own_class_and_attributes(fake: FakeDevice) -> None:
+    parameter = nn.Linear(8, 8).weight
+    again = type(parameter)(parameter.to("meta"), **(vars(parameter) | {"requires_grad": False}))
+    moved = type(again)(torch.zeros(8, 8), requires_grad=True).to("cuda")
+    assert isinstance(again, nn.Parameter) and again.shape == (8, 8) and not again.requires_grad
+    assert moved.is_cuda and moved.shape == (8, 8)
+
+
 def test_small_tensors_of_the_host_are_real_and_large_ones_are_not(fake: FakeDevice) -> None:
     small = torch.arange(5) * 2
     assert small.tolist() == [0, 2, 4, 6, 8] and not fake.tensors.stand_ins
