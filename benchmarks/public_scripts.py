@@ -50,8 +50,6 @@ SCRIPTS = {
     "mnist": Script("examples/mnist", "main.py --epochs 1"),
     "mnist_rnn": Script("examples/mnist_rnn", "main.py --epochs 1 --accel"),
     "siamese": Script("examples/siamese_network", "main.py --epochs 1"),
-    "forward_forward": Script("examples/mnist_forward_forward", "main.py --epochs 300", 40.0),
-    "regression": Script("examples/regression", "main.py", 30.0),
     "vae": Script("examples/vae", "main.py --epochs 1"),
     "dcgan": Script("examples/dcgan", "main.py --dataset fake --accel --niter 1"),
     "imagenet": Script("examples/imagenet", "main.py -a resnet50 --dummy --epochs 1 --batch-size 64"),
