@@ -21,6 +21,7 @@ from torchledger._torch.fake_checkpoints import keep_checkpoints_away
 from torchledger._torch.fake_generators import let_states_be_unknown
 from torchledger._torch.fake_inductor import compile_for_fake_device
 from torchledger._torch.fake_library import CUDNN_VERSION, load_library
+from torchledger._torch.fake_loaders import Loading
 from torchledger._torch.fake_profiler import profile_host_alone
 from torchledger._torch.fake_spawn import run_spawned_here
 from torchledger._torch.fake_stores import ask_for_world
@@ -62,6 +63,7 @@ class FakeDevice:
         self.decisions: dict[str, int] = {}
         self.captures = Captures(self.decisions)
         self.order = StreamOrder()
+        self.loading = Loading()
 
     def __enter__(self) -> FakeDevice:
         if torch.cuda.is_initialized():
@@ -87,6 +89,7 @@ class FakeDevice:
             let_states_be_unknown(patches, self.tensors.note)
             answer_for_tools(patches, self.device, self.count, self.tensors.note)
             self.threads.install(patches)
+            self.loading.install(patches)
             self.processes = run_spawned_here(patches, self.index, self.count)
             stack.enter_context(_without_warnings())
             stack.enter_context(self.tensors)

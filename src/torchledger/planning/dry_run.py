@@ -11,7 +11,7 @@ import traceback
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -88,6 +88,7 @@ class _StepHearer(StepProfiler):
         rare: RareCollectives,
         captures: Captures,
         around: FakeWorld | None = None,
+        loaded_s: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0),
     ) -> None:
         self._ending, self._tensors, self._devices, self._rare = ending, tensors, devices, rare
         self._captures = captures
@@ -102,7 +103,7 @@ class _StepHearer(StepProfiler):
         self._heard_s, self._look_on_s, self._looked_on = time.monotonic(), 0.0, 0
         self._may_train = False
         self._launched = 0
-        self._outside = OutsideWork(lambda: tensors.n_operators + self._launched)
+        self._outside = OutsideWork(lambda: tensors.n_operators + self._launched, loaded_s)
         self._replays_before, self.replays_unheard = 0, False
         tools = _tools(self._marks, self._listeners, self._hearing_begins)
         super().__init__(capture, warmup=_WARMUP, only_hears=True, tools=tools)
@@ -271,7 +272,8 @@ class _StepHearer(StepProfiler):
         )
         self.has_collectives = any(each.operation != "barrier" for each in collectives)
         said = _UNTRAINED.format(self._looked_on) if self._waits_for_training else self._outside.note()
-        notes = (*record.step.notes, *self._notes, *(() if said is None else (said,)))
+        loading = None if self._is_a_rank else self._outside.note_on_loading()
+        notes = (*record.step.notes, *self._notes, *(each for each in (said, loading) if each is not None))
         step = replace(record.step, notes=notes)
         return [step, *calls, *collectives, *memory]
 
@@ -341,7 +343,9 @@ def run_without_device(
         rare = RareCollectives()
         fake.tensors.on_collective = None if around is None else rare.asked
         devices = (device,) * place[1]
-        hearer = _StepHearer(capture, ending, fake.tensors, devices, rare, fake.captures, around)
+        hearer = _StepHearer(
+            capture, ending, fake.tensors, devices, rare, fake.captures, around, lambda: astuple(fake.loading.now())
+        )
         hear_steps(hearer)
         capture.watch(hearer)
         status = "failed"

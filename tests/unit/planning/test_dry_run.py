@@ -519,6 +519,28 @@ def test_inference_runs_what_the_device_would_and_not_what_torch_writes_for_trac
     assert sorted(work) == ["aten::_cudnn_rnn", "aten::addmm", "aten::zeros", "aten::zeros", "aten::zeros"]
 
 
+def test_batches_that_a_program_loads_on_its_own_thread_are_told(tmp_path: Path) -> None:
+    class Slow(torch.utils.data.Dataset[torch.Tensor]):
+        def __len__(self) -> int:
+            return 64
+
+        def __getitem__(self, place: int) -> torch.Tensor:
+            return torch.ones(8) * float(sum(number % 7 for number in range(20_000)))
+
+    def program() -> None:
+        model = nn.Linear(8, 8).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for batch in torch.utils.data.DataLoader(Slow(), batch_size=4):
+            model(batch.cuda()).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    run_without_device(program, tmp_path / "loads.ledger", H200)
+    with open_ledger(tmp_path / "loads.ledger") as reader:
+        (step,) = reader.read(Step)
+    assert any("loaded on the thread that launches" in note for note in step.notes)
+
+
 def test_zeros_are_as_wide_as_the_program_says(tmp_path: Path) -> None:
     def program() -> None:
         model = nn.Linear(8, 8).cuda()

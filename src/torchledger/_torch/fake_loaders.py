@@ -1,0 +1,63 @@
+"""Data loaders: how long the machine that plans takes for their batches, and whose time that is."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import dataloader
+from torch.utils.data._utils import fetch
+
+from torchledger._torch.patching import Patches
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What loaders have loaded so far, in seconds: on the program's ``own`` thread, and in processes of theirs, each
+    batch divided by how many of these there are (``elsewhere``)."""
+
+    own: float = 0.0
+    elsewhere: float = 0.0
+
+
+class Loading:
+    """Counts what the loaders of a program and of its children load."""
+
+    def __init__(self) -> None:
+        self._owner = os.getpid()
+        self._own, self._elsewhere = 0.0, 0.0
+        self._of_children = multiprocessing.RawArray("d", 2)
+        """Seconds and batches. Two children may count at once: a batch that is lost is no matter."""
+
+    def install(self, patches: Patches) -> None:
+        """Count until the patches are undone, and in processes that are forked before."""
+        for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
+            patches.around(fetcher, "fetch", self._fetched)
+        patches.around(dataloader._MultiProcessingDataLoaderIter, "_next_data", self._given)
+
+    def now(self) -> Loaded:
+        """What was loaded so far."""
+        return Loaded(self._own, self._elsewhere)
+
+    def _fetched(self, original: Callable[..., Any], fetcher: Any, indices: Any) -> Any:
+        begin = time.thread_time()
+        try:
+            return original(fetcher, indices)
+        finally:
+            took_s = time.thread_time() - begin
+            if os.getpid() == self._owner:
+                self._own += took_s
+            else:
+                self._of_children[0] += took_s
+                self._of_children[1] += 1
+
+    def _given(self, original: Callable[..., Any], loader: Any) -> Any:
+        batch = original(loader)
+        seconds, batches = self._of_children
+        if batches:
+            self._elsewhere += seconds / batches / max(1, loader._num_workers)
+        return batch
