@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import mmap
 import os
 import time
 from collections.abc import Callable
@@ -30,8 +30,8 @@ class Loading:
     def __init__(self) -> None:
         self._owner = os.getpid()
         self._own, self._elsewhere = 0.0, 0.0
-        self._of_children = multiprocessing.RawArray("d", 2)
-        """Seconds and batches. Two children may count at once: a batch that is lost is no matter."""
+        self._of_children = memoryview(mmap.mmap(-1, 16)).cast("d")
+        """Seconds and batches, in memory that forks share. Of two children that count at once one may be lost."""
 
     def install(self, patches: Patches) -> None:
         """Count until the patches are undone, and in processes that are forked before."""
