@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import queue
 import threading
 from collections.abc import Callable
@@ -21,6 +22,12 @@ from torchledger.planning.program_threads import Ending, StepRecorded
 from torchledger.store import open_ledger
 
 GPU = Device(name="a made-up device", kind="cuda", compute_capability=(9, 0), num_multiprocessors=78)
+
+
+@pytest.fixture(autouse=True)
+def _no_optimizer_stays() -> None:
+    """One that lives on would be waited for in the next test's program."""
+    gc.collect()
 
 
 def training(batches: Callable[[], torch.Tensor]) -> None:
