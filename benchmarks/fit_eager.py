@@ -65,6 +65,11 @@ def measured(name: str) -> list[dict[str, Any]]:
     return rows
 
 
+def all_measured() -> list[dict[str, Any]]:
+    """All calls that costs are learned of, but for the rare ones."""
+    return [*measured("calls"), *measured("eager"), *measured("common")]
+
+
 def rare_calls() -> list[dict[str, Any]]:
     """The rare calls, but for those with sparse matrices, whose bytes were not recorded."""
     rows = read_calls(RARE)
@@ -92,7 +97,7 @@ def with_eager_costs(
 ) -> TimeModel:
     """The model with the costs of eager calls learned of ``rows`` and, where these have none of a kind, of ``rare``
     ones; of all that was measured, if not given."""
-    rows = [*measured("calls"), *measured("eager"), *measured("common")] if rows is None else rows
+    rows = all_measured() if rows is None else rows
     alone, rooflines = [], []
     for row in rows:
         if operator_name(row["name"])[1] in ("convolution", "convolution_backward") and row["flops"]:
@@ -215,7 +220,7 @@ def main() -> None:
     if not arguments.held_out:
         if arguments.output is None:
             parser.error("say -o NEW, or --held-out")
-        rows = [*measured("calls"), *measured("eager"), *measured("common")]
+        rows = all_measured()
         rows = [row for row in rows if not arguments.without or not row["program"].startswith(arguments.without)]
         save_model(with_eager_costs(model, rows), arguments.output, force=True)
         return

@@ -11,7 +11,7 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from torchledger.program_text import parsed, statement_at, statements_in
+from torchledger.program_text import parsed, statements_around, statements_in
 
 _CHECKS = frozenset({"isfinite", "isnan", "isinf"})
 """A loop that ends by one of these has failed."""
@@ -110,7 +110,7 @@ class _Line:
         around: list[ast.stmt] = []
         scope: ast.AST = tree
         inside: ast.AST = tree
-        while (inner := statement_at(inside, int(number))) is not None:
+        for inner in statements_around(tree, int(number)):
             if isinstance(inside, _FUNCTIONS):
                 scope, around = inside, []
             around.insert(0, inner)

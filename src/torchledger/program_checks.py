@@ -8,7 +8,7 @@ from functools import lru_cache
 from types import CodeType, FrameType
 from typing import cast
 
-from torchledger.program_text import parsed, statement_at
+from torchledger.program_text import parsed, statements_around
 
 _Place = tuple[int, int, int, int]
 """First and last line, first and last column."""
@@ -28,14 +28,12 @@ def _truth_at(code: CodeType, file: str, instruction: int) -> bool | None:
     if tree is None or None in place:
         return None
     known = cast(_Place, place)
-    node = statement_at(tree, known[0])
-    while node is not None:
+    for node in statements_around(tree, known[0]):
         checked = _checked(node)
         if checked is not None and (_holds(checked[0], known) or _place_of(node) == known):
             test, passes = checked
             parities = {_is_contrary(test, each) for each in _asked(test, known)}
             return passes ^ parities.pop() if len(parities) == 1 else None
-        node = statement_at(node, known[0])
     return None
 
 

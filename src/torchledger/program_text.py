@@ -29,7 +29,15 @@ def _parsed(file: str, changed_ns: int) -> ast.Module:
         return ast.parse(Path(file).read_bytes())
 
 
-def statement_at(node: ast.AST, line: int) -> ast.stmt | None:
+def statements_around(tree: ast.Module, line: int) -> Iterator[ast.stmt]:
+    """The statements that a line stands in, outermost first."""
+    node = _statement_at(tree, line)
+    while node is not None:
+        yield node
+        node = _statement_at(node, line)
+
+
+def _statement_at(node: ast.AST, line: int) -> ast.stmt | None:
     """The statement directly inside another that a line stands in."""
     for each in statements_in(node):
         first = min((each.lineno, *(found.lineno for found in getattr(each, "decorator_list", ()))))

@@ -6,22 +6,12 @@ import mmap
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from torch.utils.data import dataloader
 from torch.utils.data._utils import fetch
 
 from torchledger._torch.patching import Patches
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """What loaders have loaded so far, in seconds: on the program's ``own`` thread, and in processes of theirs, each
-    batch divided by how many of these there are (``elsewhere``)."""
-
-    own: float = 0.0
-    elsewhere: float = 0.0
 
 
 class Loading:
@@ -39,9 +29,10 @@ class Loading:
             patches.around(fetcher, "fetch", self._fetched)
         patches.around(dataloader._MultiProcessingDataLoaderIter, "_next_data", self._given)
 
-    def now(self) -> Loaded:
-        """What was loaded so far."""
-        return Loaded(self._own, self._elsewhere)
+    def seconds(self) -> tuple[float, float]:
+        """What loading took so far on the program's own thread, and in processes of loaders, where each batch counts
+        for its share of their number."""
+        return self._own, self._elsewhere
 
     def _fetched(self, original: Callable[..., Any], fetcher: Any, indices: Any) -> Any:
         begin = time.thread_time()

@@ -376,9 +376,9 @@ class FakeTensors(FakeTensorMode, _OnThreads):
     def _equal(self) -> bool:
         if torch._C._current_graph_task_id() != -1:
             return True  # a formula of autograd checks what it was given, such as that of complex singular vectors
-        passes = self._passing()
-        self.note("whether two tensors are equal", passes or False)
-        return passes or False
+        are_equal = bool(self._passing())
+        self.note("whether two tensors are equal", are_equal)
+        return are_equal
 
     def _passing(self) -> bool | None:
         """The truth with which a check of the program's passes; ``None`` where none asks."""

@@ -11,7 +11,7 @@ import traceback
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,6 +22,7 @@ from torchledger.errors import PlanError, UsageError
 from torchledger.memory.record import Heard, record_memory
 from torchledger.nouns import Device, DryRun, Launch, MadeGroup, StandIn, WorldSpec
 from torchledger.planning.communication import collectives_of_step, place_calls
+from torchledger.planning.loading import StepLoading
 from torchledger.planning.outside_work import OutsideWork
 from torchledger.planning.program_threads import Ending, StepRecorded, explain, explain_by, our_error
 from torchledger.planning.rare_collectives import RareCollectives
@@ -87,8 +88,8 @@ class _StepHearer(StepProfiler):
         devices: Sequence[Device],
         rare: RareCollectives,
         captures: Captures,
+        loading: StepLoading,
         around: FakeWorld | None = None,
-        loaded_s: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0),
     ) -> None:
         self._ending, self._tensors, self._devices, self._rare = ending, tensors, devices, rare
         self._captures = captures
@@ -103,7 +104,8 @@ class _StepHearer(StepProfiler):
         self._heard_s, self._look_on_s, self._looked_on = time.monotonic(), 0.0, 0
         self._may_train = False
         self._launched = 0
-        self._outside = OutsideWork(lambda: tensors.n_operators + self._launched, loaded_s)
+        self._outside = OutsideWork(lambda: tensors.n_operators + self._launched)
+        self._loading = loading
         self._replays_before, self.replays_unheard = 0, False
         tools = _tools(self._marks, self._listeners, self._hearing_begins)
         super().__init__(capture, warmup=_WARMUP, only_hears=True, tools=tools)
@@ -169,6 +171,7 @@ class _StepHearer(StepProfiler):
 
     def _hearing_begins(self) -> None:
         self._outside.hearing_begins()
+        self._loading.hearing_begins()
         self._replays_before = self._captures.n_replays
 
     def _lingers(self) -> bool:
@@ -180,6 +183,7 @@ class _StepHearer(StepProfiler):
         now_s = time.monotonic()
         if self._kept is None or self._kept.heard is not recording.heard:
             self._outside.hearing_ended()
+            self._loading.hearing_ended()
             self.replays_unheard = self._captures.n_replays > self._replays_before
             if self._kept is None:
                 self._look_on_s = max(_LOOKED_ON_S, _LOOKED_ON_SHARE * (now_s - self._heard_s))
@@ -272,7 +276,7 @@ class _StepHearer(StepProfiler):
         )
         self.has_collectives = any(each.operation != "barrier" for each in collectives)
         said = _UNTRAINED.format(self._looked_on) if self._waits_for_training else self._outside.note()
-        loading = None if self._is_a_rank else self._outside.note_on_loading()
+        loading = None if self._is_a_rank else self._loading.note()
         notes = (*record.step.notes, *self._notes, *(each for each in (said, loading) if each is not None))
         step = replace(record.step, notes=notes)
         return [step, *calls, *collectives, *memory]
@@ -343,9 +347,8 @@ def run_without_device(
         rare = RareCollectives()
         fake.tensors.on_collective = None if around is None else rare.asked
         devices = (device,) * place[1]
-        hearer = _StepHearer(
-            capture, ending, fake.tensors, devices, rare, fake.captures, around, lambda: astuple(fake.loading.now())
-        )
+        loading = StepLoading(fake.loading.seconds)
+        hearer = _StepHearer(capture, ending, fake.tensors, devices, rare, fake.captures, loading, around)
         hear_steps(hearer)
         capture.watch(hearer)
         status = "failed"

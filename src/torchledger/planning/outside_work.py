@@ -15,25 +15,19 @@ optimizer's state."""
 _MATTERS = 1.1
 """A mean so many times the recorded step is worth a sentence."""
 
-_LITTLE_S = 5e-4
-"""Seconds of loading in a step that are not worth a sentence."""
-
 _OUTSIDE = "work outside the recorded step (rollouts, generation, evaluation) is not in the price"
 
 
 @dataclass
 class OutsideWork:
     """Told where a program's steps end, counts what it does in each by ``made``, which asks how many operators it has
-    called so far. ``loaded_s`` asks how many seconds its loaders have taken so
-    far of its own thread, and of processes that load beside it."""
+    called so far."""
 
     made: Callable[[], int]
-    loaded_s: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0)
     _first_call: int | None = None
     _ends: list[int] = field(default_factory=list)
     _begin: tuple[int, int] = (0, 0)
     _recorded: tuple[int, int] | None = None
-    _loads_s: tuple[float, float] = (0.0, 0.0)
 
     def model_called(self) -> None:
         """A module or a graph is about to be called; what comes before the first makes the model."""
@@ -46,12 +40,10 @@ class OutsideWork:
 
     def hearing_begins(self) -> None:
         """The step to record begins."""
-        self._begin, self._loads_s = (self.made(), len(self._ends)), self.loaded_s()
+        self._begin = self.made(), len(self._ends)
 
     def hearing_ended(self) -> None:
         """The step that began last was recorded."""
-        own_s, elsewhere_s = self.loaded_s()
-        self._loads_s = own_s - self._loads_s[0], elsewhere_s - self._loads_s[1]
         self._recorded = max(1, self.made() - self._begin[0]), len(self._ends) - self._begin[1]
 
     @property
@@ -83,19 +75,6 @@ class OutsideWork:
         steps = zip(self._ends, self._ends[1:], strict=False)
         long = [place for place, (begin, end) in enumerate(steps, 1) if end - begin > _LONG * self._recorded[0]]
         return long[-1] if long else None
-
-    def note_on_loading(self) -> str | None:
-        """What loading the recorded step's batches takes, which is not priced; ``None`` where that is little.
-
-        Operators of torch that load take longer in a plan than in a run, so that it is less there.
-        """
-        own_s, elsewhere_s = self._loads_s
-        if self._recorded is None or max(own_s, elsewhere_s) < _LITTLE_S:
-            return None
-        most = f"at most {1e3 * max(own_s, elsewhere_s):.1f} ms a step on the machine that plans, not in the price"
-        if own_s > elsewhere_s:
-            return f"its batches are loaded on the thread that launches, {most}; num_workers has other processes load"
-        return f"its loader's processes load beside it, {most}; where they take longer than the step, they decide"
 
     def note(self) -> str | None:
         """That a turn of the program's loop holds more than the recorded step; ``None`` where none is known to."""

@@ -99,7 +99,7 @@ def predict_graph_collectives(
     What waits for one launches nothing, and has no prediction. Of a group whose size nothing says, the time is that of
     the bytes.
     """
-    found = []
+    found, no_launches = [], _AsLaunches(model, ())
     for collective in collectives:
         if collective.name == WAIT:
             continue
@@ -119,7 +119,7 @@ def predict_graph_collectives(
             group_size=size,
             message_bytes=message,
         )
-        found.append(replace(_price(model, call, _AsLaunches(model, ())), subject=launch.launch_id))
+        found.append(replace(_price(model, call, no_launches), subject=launch.launch_id))
     return found
 
 
@@ -162,7 +162,8 @@ class _AsLaunches:
             model, list(launches.values()), allow_tf32=allow_tf32, convolution_tf32=convolution_tf32
         )
         keys = {launch.launch_id: key for key, launch in launches.items()}
-        self._found = {keys[each.subject]: each for each in predictions if each.model in (*model.entries, INT8)}
+        learned = {*model.entries, INT8}
+        self._found = {keys[each.subject]: each for each in predictions if each.model in learned}
 
     def price(self, call: StepCall) -> Prediction | None:
         """``None`` where a graph makes no such launch, or none was learned."""
@@ -352,14 +353,17 @@ def price_by_parts(model: TimeModel, call: StepCall) -> Prediction | None:
 def _by_channels(model: TimeModel, call: StepCall) -> Prediction | None:
     """A batch norm of pictures as such calls took; ``None`` of any other call."""
     own, reference = model.machine, model.machine.constants.reference
-    slower = _slower_lanes(own) * own.num_multiprocessors / (reference.device.num_multiprocessors or 1)
+    slower = memory = 1.0
+    if own.learned_on is not None:
+        slower = _slower_lanes(own) * own.num_multiprocessors / (reference.device.num_multiprocessors or 1)
+        memory = own.bytes_per_us / reference.bytes_per_us
     found = picture_norm_us(
         call.name,
         call.arguments,
         model.extras,
         multiprocessors=own.num_multiprocessors,
-        slower=1.0 if own.learned_on is None else slower,
-        memory=1.0 if own.learned_on is None else own.bytes_per_us / reference.bytes_per_us,
+        slower=slower,
+        memory=memory,
     )
     if found is None:
         return None

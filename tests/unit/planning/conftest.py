@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from torchledger.planning import dry_run
@@ -10,3 +12,9 @@ from torchledger.planning import dry_run
 @pytest.fixture(autouse=True)
 def _looks_on_however_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dry_run, "_LOOKED_ON_S", 300.0)
+
+
+@pytest.fixture
+def no_optimizer_stays() -> None:
+    """One of a test before, which lives on, would be waited for in this one's program."""
+    gc.collect()

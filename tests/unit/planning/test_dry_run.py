@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import re
 import sys
 from collections.abc import Callable
@@ -29,6 +28,8 @@ from torchledger.reporting.plan import plan_as_plain
 from torchledger.reporting.summary import summarize_ledger
 from torchledger.store import open_ledger
 
+pytestmark = pytest.mark.usefixtures("no_optimizer_stays")
+
 H200 = Device(
     name="NVIDIA H200",
     kind="cuda",
@@ -39,12 +40,6 @@ H200 = Device(
 )
 WIDTH = 60_000
 """One weight of 14 GB, of which this machine has less to spare than three."""
-
-
-@pytest.fixture(autouse=True)
-def _no_optimizer_stays() -> None:
-    """One that lives on would be waited for in the next test's program."""
-    gc.collect()
 
 
 def training() -> Callable[[], None]:

@@ -28,9 +28,8 @@ _OPTIMIZERS: dict[nn.Parameter, torch.optim.Optimizer] = {}
 
 
 @pytest.fixture(autouse=True)
-def _no_optimizer_stays() -> Iterator[None]:
+def _none_stays_of_these(no_optimizer_stays: None) -> Iterator[None]:
     """One that lives on would be waited for in the next test's program."""
-    gc.collect()
     yield
     _OPTIMIZERS.clear()
     gc.collect()

@@ -27,20 +27,6 @@ def counted(model: int, first: int, recorded: int, following: Sequence[int], *, 
     return outside
 
 
-def test_loading_that_takes_a_while_is_told_and_whose_time_it_is() -> None:
-    loaded = (1.0, 1.0)
-    outside = OutsideWork(lambda: 1, lambda: loaded)
-    assert outside.note_on_loading() is None
-    for own, elsewhere, said in ((0.02, 0.0, "thread that launches, at most 20.0 ms"), (0.0, 0.3, "processes load")):
-        outside.hearing_begins()
-        loaded = (loaded[0] + own, loaded[1] + elsewhere)
-        outside.hearing_ended()
-        assert said in str(outside.note_on_loading())
-    outside.hearing_begins()
-    outside.hearing_ended()
-    assert outside.note_on_loading() is None
-
-
 def test_what_makes_the_model_belongs_to_no_step() -> None:
     outside = counted(10_000, 150, 100, [])
     assert not outside.is_looked_for and outside.note() is None

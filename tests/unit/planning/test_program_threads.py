@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import queue
 import threading
 from collections.abc import Callable
@@ -21,13 +20,9 @@ from torchledger.planning.dry_run import run_without_device
 from torchledger.planning.program_threads import Ending, StepRecorded
 from torchledger.store import open_ledger
 
+pytestmark = pytest.mark.usefixtures("no_optimizer_stays")
+
 GPU = Device(name="a made-up device", kind="cuda", compute_capability=(9, 0), num_multiprocessors=78)
-
-
-@pytest.fixture(autouse=True)
-def _no_optimizer_stays() -> None:
-    """One that lives on would be waited for in the next test's program."""
-    gc.collect()
 
 
 def training(batches: Callable[[], torch.Tensor]) -> None:
