@@ -1,25 +1,212 @@
-"""Distributed checkpoints of a program without values: nothing is written, and what would be read is left as it is."""
+"""Checkpoints of a program without values: what is written is kept in mind for as long as the program runs.
+
+``torch.save`` writes nothing, and ``torch.load`` of the same file makes tensors of the same sizes. Libraries look for
+files of safetensors before they read them, so that such a file is there until the plan ends: it holds zeros, which take
+no room on the disk. A file that was there before stays as it is. Distributed checkpoints are neither written nor read.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_map_only
 
 from torchledger._torch.lazy_import import after_import
 from torchledger._torch.patching import Patches
+from torchledger._torch.tensors import tensors_in
 
-_PACKAGE = "torch.distributed.checkpoint"
+_DISTRIBUTED = "torch.distributed.checkpoint"
 _SAVES = ("save", "save_state_dict")
 _LOADS = ("load", "load_state_dict")
 
+Note = Callable[[str, str], None]
 
-def keep_checkpoints_away(patches: Patches, note: Callable[[str, str], None]) -> None:
-    """Until ``patches`` are undone have ``torch.distributed.checkpoint`` neither write nor read.
 
-    Its planners would compare what all ranks hold, and there is one; ``note`` is told what was asked and what came.
-    """
+def keep_checkpoints_away(patches: Patches, note: Note) -> None:
+    """Until ``patches`` are undone have checkpoints kept in mind; ``note`` is told what was asked and what came."""
+    _keep_in_mind(patches, note)
+    patches.on_undo(after_import("safetensors.torch", lambda: _write_zeros(patches, note)))
+    patches.on_undo(after_import(_DISTRIBUTED, lambda: _leave_out(patches, note)))
+
+
+# --- torch.save -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """What is kept of a tensor."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    is_parameter: bool
+    requires_grad: bool
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> _Saved | torch.Tensor:
+        """Of a tensor without values; others are copied."""
+        if not isinstance(tensor, FakeTensor):
+            return tensor.detach().clone()
+        is_parameter = isinstance(tensor, torch.nn.Parameter)
+        return cls(
+            tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, is_parameter, tensor.requires_grad
+        )
+
+    def made(self, place: Any) -> torch.Tensor:
+        device = self.device
+        if isinstance(place, Mapping):
+            device = torch.device(place.get(str(device), device))
+        elif isinstance(place, (str, torch.device)):
+            device = torch.device(place)
+        made = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=device)
+        return torch.nn.Parameter(made, self.requires_grad) if self.is_parameter else made
+
+
+def _keep_in_mind(patches: Patches, note: Note) -> None:
+    kept: dict[str, Any] = {}
+    load_file = torch.load
+
+    def save(obj: Any, f: Any, *_: Any, **__: Any) -> None:
+        kept[_key(f)] = tree_map_only(torch.Tensor, _Saved.of, obj)
+        note("a file that torch.save would write", "nothing")
+
+    def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if _key(f) not in kept:
+            return load_file(f, map_location, *args, **kwargs)
+        note("a file that torch.save would have written", "tensors of the same sizes")
+        return tree_map_only(_Saved, lambda saved: saved.made(map_location), kept[_key(f)])
+
+    patches.set(torch, "save", save)
+    patches.set(torch, "load", load)
+
+
+def _key(file: Any) -> str:
+    """By its path, or as the object in memory that it is."""
+    name = file if isinstance(file, (str, os.PathLike)) else getattr(file, "name", None)
+    return os.path.abspath(os.fspath(name)) if isinstance(name, (str, os.PathLike)) else f"buffer {id(file)}"
+
+
+# --- safetensors ----------------------------------------------------------------------------------------------------
+
+
+def _write_zeros(patches: Patches, note: Note) -> None:
+    module: Any = sys.modules["safetensors.torch"]
+    save, save_file = module.save, module.save_file
+    names = {dtype: name for name, dtype in module._TYPES.items()}
+
+    def saved(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> bytes:
+        if not _has_fake(tensors):
+            return bytes(save(tensors, metadata))
+        note("bytes of safetensors", "zeros")
+        head, size = _head(tensors, metadata, names)
+        return head + bytes(size)
+
+    def saved_file(
+        tensors: Mapping[str, torch.Tensor],
+        filename: str | os.PathLike[str],
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        if not _has_fake(tensors):
+            save_file(tensors, filename, metadata)
+            return
+        path = Path(filename)
+        if path.exists():
+            note("a file of safetensors that would be written anew", "the one that is there")
+            return
+        note("a file of safetensors", "zeros, until the plan ends")
+        head, size = _head(tensors, metadata, names)
+        patches.on_undo(lambda: _remove(path.absolute()))
+        with path.open("wb") as file:
+            file.write(head)
+            file.truncate(len(head) + size)
+
+    open_file = module.safe_open
+
+    def opened(filename: Any, framework: str, device: Any = "cpu", **others: Any) -> Any:
+        if str(device) == "cpu" or framework not in ("pt", "torch", "pytorch"):
+            return open_file(filename, framework=framework, device=device, **others)
+        return _ReadOnHost(open_file(filename, framework=framework, device="cpu", **others), device)
+
+    patches.set(module, "save", saved)
+    patches.set(module, "save_file", saved_file)
+    for owner in (module, sys.modules["safetensors"]):
+        patches.set(owner, "safe_open", opened)
+
+
+class _ReadOnHost:
+    """A file, or a tensor of it, that is read on the host and put on the device, whose memory C++ would write into."""
+
+    def __init__(self, opened: Any, device: Any) -> None:
+        self._opened = opened
+        self._device = device
+
+    def __enter__(self) -> _ReadOnHost:
+        self._opened.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._opened.__exit__(*error)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._opened, name)
+
+    def __getitem__(self, places: Any) -> Any:
+        return self._opened[places].to(self._device)
+
+    def get_tensor(self, name: str) -> Any:
+        """A tensor by its name."""
+        return self._opened.get_tensor(name).to(self._device)
+
+    def get_tensors(self) -> dict[str, Any]:
+        """All tensors by their names."""
+        return {name: self.get_tensor(name) for name in self._opened}
+
+    def get_slice(self, name: str) -> _ReadOnHost:
+        """A tensor that is read in part."""
+        return _ReadOnHost(self._opened.get_slice(name), self._device)
+
+
+def _has_fake(tensors: Mapping[str, torch.Tensor]) -> bool:
+    return any(isinstance(each, FakeTensor) for each in tensors_in(list(tensors.values())))
+
+
+def _head(
+    tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None, names: Mapping[torch.dtype, str]
+) -> tuple[bytes, int]:
+    """What a file of safetensors begins with, and how many bytes of numbers follow it."""
+    entries: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    size = 0
+    for name, tensor in tensors.items():
+        end = size + tensor.numel() * tensor.element_size()
+        entries[name] = {"dtype": names[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [size, end]}
+        size = end
+    text = json.dumps(entries).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text, size
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):  # the program has removed it, or moved it
+        path.unlink()
+
+
+# --- torch.distributed.checkpoint -----------------------------------------------------------------------------------
+
+
+def _leave_out(patches: Patches, note: Note) -> None:
+    """Neither write nor read: planners would compare what all ranks hold, and there is one."""
 
     def save(*_: Any, **__: Any) -> None:
         note("a checkpoint that torch.distributed.checkpoint would write", "nothing")
@@ -33,12 +220,9 @@ def keep_checkpoints_away(patches: Patches, note: Callable[[str, str], None]) ->
     def load(*_: Any, **__: Any) -> None:
         note("a checkpoint that torch.distributed.checkpoint would read", "tensors as they are")
 
-    def replace() -> None:
-        for module in (f"{_PACKAGE}.{name}" for name in ("state_dict_saver", "state_dict_loader")):
-            for owner in (sys.modules[_PACKAGE], sys.modules.get(module)):
-                for names, value in ((_SAVES, save), (("async_save",), async_save), (_LOADS, load)):
-                    for name in names:
-                        if hasattr(owner, name):
-                            patches.set(owner, name, value)
-
-    patches.on_undo(after_import(_PACKAGE, replace))
+    for module in (f"{_DISTRIBUTED}.{name}" for name in ("state_dict_saver", "state_dict_loader")):
+        for owner in (sys.modules[_DISTRIBUTED], sys.modules.get(module)):
+            for names, value in ((_SAVES, save), (("async_save",), async_save), (_LOADS, load)):
+                for name in names:
+                    if hasattr(owner, name):
+                        patches.set(owner, name, value)

@@ -76,6 +76,14 @@ struct Hooks final : at::CUDAHooksInterface {
   bool supportsBFloat16RNNWithCuDNN() const override { return true; }
   long versionCuDNN() const override { return CUDNN; }
   long versionRuntimeCuDNN() const override { return CUDNN; }
+  std::string showConfig() const override {
+    const int version = CUDNN;
+    return "  - CuDNN " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "\n";
+  }
+  int64_t cuFFTGetPlanCacheMaxSize(c10::DeviceIndex) const override { return 4096; }
+  void cuFFTSetPlanCacheMaxSize(c10::DeviceIndex, int64_t) const override {}
+  int64_t cuFFTGetPlanCacheSize(c10::DeviceIndex) const override { return 0; }
+  void cuFFTClearPlanCache(c10::DeviceIndex) const override {}
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }

@@ -254,6 +254,14 @@ def _like_second(first: Any, second: Any, *others: Any) -> Any:
     return torch.empty_like(second)
 
 
+def _product_added(rows: Any, left: Any, right: Any, out_dtype: torch.dtype, **factors: Any) -> Any:
+    return left.new_empty((*left.shape[:-1], right.shape[-1]), dtype=out_dtype)
+
+
+def _filled(*args: Any, out: Any, **factors: Any) -> Any:
+    return out
+
+
 def _gru_cell(gates: Any, hidden_gates: Any, hx: Any, *biases: Any) -> Any:
     return torch.empty_like(hx), hx.new_empty((hx.shape[0], hx.shape[1] * 5))
 
@@ -303,6 +311,15 @@ ONLY_THERE: Mapping[Any, Callable[..., Any]] = {
     _ATEN.cudnn_grid_sampler.default: _sampled,
     _ATEN.cudnn_grid_sampler_backward.default: _grid_gradients,
     _ATEN.linalg_lstsq.default: _least_squares,
+    # torch decomposes these as if they were the overload that is not asked for a dtype.
+    **{
+        overload: makes
+        for name in ("addmm", "baddbmm")
+        for overload, makes in (
+            (getattr(_ATEN, name).dtype, _product_added),
+            (getattr(_ATEN, name).dtype_out, _filled),
+        )
+    },
     _ATEN._ctc_loss_backward.default: _like_second,
     _ATEN._ctc_loss_backward.Tensor: _like_second,
     _ATEN._thnn_fused_gru_cell.default: _gru_cell,

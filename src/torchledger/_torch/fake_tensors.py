@@ -45,6 +45,7 @@ from torchledger._torch.fake_operators import (
 )
 from torchledger._torch.fake_shares import ARE_SHARES, count_shares, origin_of, shares_of
 from torchledger._torch.fake_sparse import MASKED, SPARSE, is_sparse
+from torchledger._torch.fake_subclasses import are_of_program, as_plain, take_subclasses, unpacks_itself
 from torchledger._torch.fake_triton import NAMESPACE as TRITON_KERNELS
 from torchledger._torch.patching import Patches
 from torchledger._torch.tensors import is_higher_order, tensors_in
@@ -197,6 +198,9 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         kwargs = dict(kwargs or {})
         if os.getpid() != self._owner:  # a loader's process, which has only the host
             return self._on_loader(func, types, args, kwargs)
+        if are_of_program(types):
+            with as_plain(args, kwargs):
+                return self.__torch_dispatch__(func, (FakeTensor,), args, kwargs)
         if self.is_over:
             if threading.get_ident() != self._thread:
                 threading.Event().wait()  # for ever: C++ that must not throw may have asked
@@ -241,6 +245,9 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         try:
             with self._lock:
                 result = super().__torch_dispatch__(func, types, args, kwargs)
+                if result is NotImplemented:
+                    with as_plain(args, kwargs):
+                        result = super().__torch_dispatch__(func, types, args, kwargs)
         except UnsupportedOperatorException:
             return self._by_example(func, args, kwargs)
         except (DynamicOutputShapeException, DataDependentOutputException) as error:
@@ -295,7 +302,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         read = 0
         n_tensors = 0
         for tensor in tensors_in((args, kwargs)):
-            if isinstance(tensor, FakeTensor) or type(tensor) not in _PLAIN or tensor.device.type != "cpu":
+            if isinstance(tensor, FakeTensor) or unpacks_itself(type(tensor)) or tensor.device.type != "cpu":
                 return False
             if tensor.layout is torch.strided:
                 read += tensor.numel() * tensor.element_size()
@@ -477,12 +484,15 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         patches.set(torch.Tensor, "__format__", formatted)
         patches.set(torch.Tensor, "__array__", as_array)
         pointer = torch.Tensor.data_ptr
+        places = _Places()
 
         def address(tensor: Any) -> int:
+            """Aligned, and of each storage where no other is: programs look for tensors that share theirs."""
             if not mode.is_our_fake(tensor):
                 return int(pointer(tensor))
-            offset = tensor.storage_offset() * tensor.element_size()
-            return int((tensor.untyped_storage()._cdata << 6) + offset)  # aligned, and one for each storage
+            storage = tensor.untyped_storage()
+            offset = int(tensor.storage_offset() * tensor.element_size())
+            return places.of(storage._cdata, int(storage.nbytes())) + offset
 
         patches.set(FakeTensor, "data_ptr", address)
         data: Any = torch.Tensor.data
@@ -497,7 +507,6 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         patches.set(torch.Tensor, "is_pinned", lambda tensor, *args, **kwargs: False)
         patches.set(FakeTensor, "record_stream", lambda tensor, stream: None)
         patches.set(FakeTensor, "share_memory_", lambda tensor: tensor)
-        patches.set(torch, "save", lambda *args, **kwargs: mode.note("a file that torch.save would write", "nothing"))
         # Optimizers and clipping join what is of these types into one launch.
         for known in (torch.utils._foreach_utils, sys.modules[torch.optim.Optimizer.__module__]):
             patches.set(known, "_foreach_supported_types", [*known._foreach_supported_types, FakeTensor])
@@ -528,6 +537,26 @@ class FakeTensors(FakeTensorMode, _OnThreads):
 
         patches.set(FakeTensor, "__new__", staticmethod(fake))
         read_lengths_first(patches)
+        take_subclasses(patches)
+
+
+class _Places:
+    """Where storages would lie in the device's memory."""
+
+    def __init__(self) -> None:
+        self._places: dict[tuple[int, int], int] = {}
+        self._free = _PAGE_BYTES
+
+    def of(self, storage: int, size: int) -> int:
+        """The first byte of a storage; one of the same size that takes its place in this process has its address."""
+        key = storage, size
+        if key not in self._places:
+            self._places[key] = self._free
+            self._free += (size // _PAGE_BYTES + 1) * _PAGE_BYTES
+        return self._places[key]
+
+
+_PAGE_BYTES = 1 << 21
 
 
 def pinned(tensor: Any) -> Any:
@@ -542,7 +571,6 @@ def is_pinned_there(tensor: Any) -> bool:
 
 
 _ORIGINALS = {name: getattr(torch.Tensor, name) for name in ("numpy", "tolist", "__format__", "__array__")}
-_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _VALUES = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default}
 _COMPARES_VALUES = {torch.ops.aten.equal.default, torch.ops.aten.allclose.default}
 

@@ -6,8 +6,11 @@ import ctypes
 from pathlib import Path
 
 import pytest
+import torch
 
 from torchledger._torch import fake_library
+from torchledger._torch.fake_device import FakeDevice
+from torchledger.nouns import Device
 
 
 def test_the_library_is_built_in_the_folder_that_the_user_names(
@@ -21,3 +24,10 @@ def test_the_library_is_built_in_the_folder_that_the_user_names(
     fake_library.load_library()
     assert [path.parent for path in built] == [tmp_path]
     assert loaded == [str(built[0])]
+
+
+def test_a_program_may_ask_how_torch_was_built() -> None:
+    with FakeDevice(Device(name="a Hopper", kind="cuda", compute_capability=(9, 0), num_multiprocessors=78)):
+        assert "CuDNN" in torch.__config__.show()
+        torch.backends.cuda.cufft_plan_cache.clear()
+        assert torch.backends.cuda.cufft_plan_cache.size == 0

@@ -221,3 +221,12 @@ def test_experts_that_a_router_chooses_are_given_equal_shares_of_the_tokens(fake
     best = torch.zeros(64, 4, device="cuda").argmax(1)
     assert (best == 0).nonzero().shape == (16, 1)
     assert (torch.zeros(64, device="cuda") == 0).nonzero().shape == (64, 1)
+
+
+def test_products_that_are_added_are_of_the_dtype_that_is_asked_for(fake: FakeDevice) -> None:
+    left, right = (torch.rand(*shape, device="cuda", dtype=torch.bfloat16) for shape in ((3, 4, 8), (3, 8, 6)))
+    rows = torch.rand(4, 6, device="cuda")
+    assert torch.addmm(rows, left[0], right[0], out_dtype=torch.float32).dtype is torch.float32
+    assert torch.addmm(rows, left[0], right[0], out_dtype=torch.float32, out=rows) is rows
+    made = torch.baddbmm(rows.expand(3, 4, 6), left, right, out_dtype=torch.float32)
+    assert made.shape == (3, 4, 6) and made.dtype is torch.float32
