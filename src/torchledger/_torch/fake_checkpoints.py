@@ -171,7 +171,8 @@ class _ReadOnHost:
 
     def get_tensors(self) -> dict[str, Any]:
         """All tensors by their names."""
-        return {name: self.get_tensor(name) for name in self._opened}
+        names = self._opened.keys()
+        return {name: self.get_tensor(name) for name in names}
 
     def get_slice(self, name: str) -> _ReadOnHost:
         """A tensor that is read in part."""
