@@ -5,8 +5,9 @@
     python benchmarks/public_scripts.py plan PUBLIC -o PLANS [--device H200] [--only NAME ...]      # without one
     python benchmarks/public_scripts.py judge OUT --plans PLANS [--device H200]
 
-PUBLIC holds clones of the repositories, each by its own name. ``measure`` runs each script under ``torchledger run
---profile``, one on a GPU at a time, and interrupts it behind its seconds, as a user would; what a script times of its
+PUBLIC holds clones of the repositories, each by its own name. Beside their scripts stand those of
+``benchmarks/library_scripts``, which train with libraries as these say that one does. ``measure`` runs each script
+under ``torchledger run --profile``, one on a GPU at a time, and interrupts it behind its seconds, as a user would; what a script times of its
 own steps is in its log. ``judge`` holds plans against recordings, launch by launch, and steps against what they took.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import os
 import queue
+import re
 import signal
 import statistics
 import struct
@@ -35,6 +37,14 @@ RUNS: tuple[tuple[str, ...], ...] = ()
 
 _LEAST_S, _GRACE_S, _PLAN_S = 20.0, 60.0, 300.0
 _WORDS, _TOKENS = 9000, 50257
+
+
+_LIBRARIES = Path(__file__).resolve().parent / "library_scripts"
+_SERIES = (
+    "run.py --task_name long_term_forecast --is_training 1 --root_path ./dataset/ETT-small/ --data_path ETTh1.csv "
+    "--model_id t --data ETTh1 --features M --seq_len 96 --label_len 48 --pred_len 96 --e_layers 2 --d_layers 1 "
+    "--factor 3 --enc_in 7 --dec_in 7 --c_out 7 --des Exp --itr 1 --train_epochs 1 --model"
+)
 
 
 @dataclass(frozen=True)
@@ -82,15 +92,27 @@ SCRIPTS = {
                          "--torchcompile inductor --amp --num-bench-iter 30 --num-warm-iter 5", 100.0),
     "timm_infer": Script("pytorch-image-models", "benchmark.py --model vit_small_patch16_224 --bench infer "
                          "--batch-size 64 --amp --num-bench-iter 30 --num-warm-iter 5"),
+    "openclip": Script("open_clip/src", "-m open_clip_train.main --dataset-type synthetic --model ViT-B-32 "
+                       "--train-num-samples 4096 --batch-size 64 --precision amp --workers 2 --epochs 1"),
+    **{f"series_{model}": Script("Time-Series-Library", f"{_SERIES} {model}", 30.0)
+       for model in ("PatchTST", "TimesNet", "Autoformer", "Informer", "iTransformer", "DLinear")},
+    **{f"cifar_{model}": Script("pytorch-cifar", f"main_{model}.py", 30.0)
+       for model in ("ResNet18", "MobileNetV2", "DenseNet121", "DPN92")},
+    **{path.stem: Script("library", str(path), 60.0 if "compile" in path.read_text() else 35.0)
+       for path in sorted(_LIBRARIES.glob("*.py"))},
 }  # fmt: skip
 
 
 def data(options: argparse.Namespace) -> None:
     """Random numbers in the files and formats that the scripts read, and stand-ins for what they log or encode with."""
     public = options.public
-    for make in (_images, _texts, _tokens, _cifar, _segments, _checkpoint, _stand_ins):
-        make(public)
-        print(f"{make.__name__[1:]}: made", flush=True)
+    for make in (_images, _texts, _tokens, _cifar, _segments, _checkpoint, _series, _pictures, _stand_ins):
+        try:
+            make(public)
+        except (OSError, ImportError) as error:  # of a repository that is not there
+            print(f"{make.__name__[1:]}: {error}", flush=True)
+        else:
+            print(f"{make.__name__[1:]}: made", flush=True)
 
 
 def _numbers() -> Any:
@@ -188,6 +210,42 @@ def _checkpoint(public: Path) -> None:
     (folder / "tokenizer.model").touch()
 
 
+def _series(public: Path) -> None:
+    """A table of hourly numbers, as ETTh1 is one."""
+    import datetime
+
+    draw = _numbers()
+    folder = public / "Time-Series-Library/dataset/ETT-small"
+    folder.mkdir(parents=True, exist_ok=True)
+    begin = datetime.datetime(2016, 7, 1)
+    rows = draw.standard_normal((17420, 7)).cumsum(0)
+    lines = ["date,HUFL,HULL,MUFL,MULL,LUFL,LULL,OT"]
+    for hour, row in enumerate(rows):
+        values = ",".join(f"{each:.4f}" for each in row)
+        lines.append(f"{begin + datetime.timedelta(hours=hour)},{values}")
+    (folder / "ETTh1.csv").write_text("\n".join(lines) + "\n")
+
+
+def _pictures(public: Path) -> None:
+    """Pictures in a folder; those of pytorch-cifar are made up by torchvision, and each of its models has a script."""
+    from PIL import Image
+
+    draw = _numbers()
+    (public / "library/images").mkdir(parents=True, exist_ok=True)
+    for place in range(200):
+        array = draw.integers(0, 256, (140, 150, 3)).astype("uint8")
+        Image.fromarray(array).save(public / f"library/images/{place}.jpg")
+    text = (public / "pytorch-cifar/main.py").read_text()
+    made = re.sub(
+        r"CIFAR10\(\s*root='./data', train=(True|False), download=True, transform=(\w+)\)",
+        r"FakeData(50000, (3, 32, 32), 10, transform=\2)",
+        text,
+    )
+    for model in ("ResNet18", "MobileNetV2", "DenseNet121", "DPN92"):
+        changed = made.replace("\nnet = SimpleDLA()", f"\nnet = {model}()")
+        (public / f"pytorch-cifar/main_{model}.py").write_text(changed)
+
+
 _TIKTOKEN = """\
 class Encoding:
     n_vocab, max_token_value, eot_token = 50257, 50256, 50256
@@ -214,6 +272,8 @@ def _stand_ins(public: Path) -> None:
         "tiktoken": {"__init__": _TIKTOKEN, "load": "def load_tiktoken_bpe(path): return {}\n"},
         "sentencepiece": {"__init__": _SENTENCEPIECE},
         "wandb": {"__init__": "from unittest.mock import MagicMock\n__getattr__ = lambda name: MagicMock()\n"},
+        "patoolib": {"__init__": ""},
+        "sktime": {"__init__": "", "datasets": "load_from_tsfile_to_dataframe = None\n"},
     }.items():
         folder = public / "stand_ins" / name
         folder.mkdir(parents=True, exist_ok=True)
