@@ -7,8 +7,9 @@
 
 PUBLIC holds clones of the repositories, each by its own name. Beside their scripts stand those of
 ``benchmarks/library_scripts``, which train with libraries as these say that one does. ``measure`` runs each script
-under ``torchledger run --profile``, one on a GPU at a time, and interrupts it behind its seconds, as a user would; what a script times of its
-own steps is in its log. ``judge`` holds plans against recordings, launch by launch, and steps against what they took.
+under ``torchledger run --profile``, one on a GPU at a time, and interrupts it behind its seconds, as a user would;
+what a script times of its own steps is in its log, and where it stood that did not end. ``judge`` holds plans against
+recordings, launch by launch, and steps against what they took.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from limited import SOURCE, run_limited
 NEEDS: tuple[str, ...] = ("cuda",)
 RUNS: tuple[tuple[str, ...], ...] = ()
 
-_LEAST_S, _GRACE_S, _PLAN_S = 20.0, 60.0, 300.0
+_LEAST_S, _GRACE_S, _ABORT_S, _PLAN_S = 20.0, 60.0, 5.0, 300.0
 _WORDS, _TOKENS = 9000, 50257
 
 
@@ -281,6 +282,10 @@ def _stand_ins(public: Path) -> None:
             (folder / f"{file}.py").write_text(text)
 
 
+_TOLD = {"PYTHONFAULTHANDLER": "1"}
+"""An aborted process says where it stood."""
+
+
 def measure(options: argparse.Namespace) -> None:
     """Record each script; what it prints lies beside its ledger."""
     import torch
@@ -326,12 +331,12 @@ def _record(public: Path, name: str, out: Path, limit_s: float, gpu: str) -> int
         process = subprocess.Popen(
             (*command, *script.command.split()),
             cwd=public / script.folder,
-            env=os.environ | {"PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": gpu, "WANDB_MODE": "disabled"},
+            env=os.environ | {"PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": gpu, "WANDB_MODE": "disabled"} | _TOLD,
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        for wait_s, sent in ((limit_s, signal.SIGINT), (_GRACE_S, signal.SIGKILL)):
+        for wait_s, sent in ((limit_s, signal.SIGINT), (_GRACE_S, signal.SIGABRT), (_ABORT_S, signal.SIGKILL)):
             try:
                 return process.wait(wait_s)
             except subprocess.TimeoutExpired:
