@@ -9,8 +9,9 @@ that a device refuses are left out and named. ``--along`` draws calls that work 
 (``eager_calls_along.py``) in their stead, and leaves out those over 5 ms, ``--further`` those of
 ``eager_calls_further.py``, ``--rare`` those of ``eager_calls_rare.py``, as bounded, ``--common`` those of
 ``eager_calls_common.py``, ``--recurrent`` those of ``eager_calls_recurrent.py`` and ``--libraries`` those of
-``eager_calls_libraries.py``; ``--seconds`` bounds the script's own time, after which a recorder still ends its ledger. ``--judge`` says for each operator what was measured and what
-its price is, and how many intervals hold; ``--data`` adds the calls with their times for a fit to learn from.
+``eager_calls_libraries.py``; ``--seconds`` bounds the script's own time, after which a recorder still ends its ledger.
+``--judge`` says for each operator what was measured and what its price is, and how many intervals hold; ``--data`` adds
+the calls with their times for a fit to learn from.
 """
 
 from __future__ import annotations

@@ -65,9 +65,12 @@ def measured(name: str) -> list[dict[str, Any]]:
     return rows
 
 
+_MEASURED = ("calls", "eager", "common", "libraries", "recurrent")
+
+
 def all_measured() -> list[dict[str, Any]]:
     """All calls that costs are learned of, but for the rare ones."""
-    return [*measured("calls"), *measured("eager"), *measured("common")]
+    return [row for name in _MEASURED for row in measured(name)]
 
 
 def rare_calls() -> list[dict[str, Any]]:

@@ -32,6 +32,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class _Call:
+    name: str
     shapes: tuple[tuple[int, ...], ...]
     tensors: Sequence[TensorArgument]
     settings: Mapping[str, tuple[int, ...]]
@@ -62,13 +63,14 @@ def parts_of(
     >>> rows = [TensorArgument((35, 20, 64), "float32", None)]
     >>> options = (("mode", (2,)), ("hidden_size", (128,)), ("num_layers", (2,)))
     >>> parts_of("aten::_cudnn_rnn", rows, options, flops=10**9, bytes_moved=10**6).way
-    'persistent, float32'
+    'persistent, float32, 4 gates'
     """
     bare = operator_name(name)[1]
     found = _FAMILIES.get(bare) or _FAMILIES.get(bare.removesuffix("_backward"))
     if found is None or settings is None or not arguments:
         return None
     call = _Call(
+        bare,
         tuple(each.shape for each in arguments),
         arguments,
         dict(settings),
@@ -83,20 +85,34 @@ def parts_of(
 
 
 def _recurrent(call: _Call) -> Parts:
-    first, second, _ = call.shapes[0]
-    length = second if call.number("batch_first", 0) else first
+    first, second, width = call.shapes[0]
+    length, batch = (second, first) if call.number("batch_first", 0) else (first, second)
     directions = 1 + call.number("bidirectional", 0)
     mode, hidden = call.number("mode"), call.number("hidden_size")
-    gates = _GATES.get(mode, 1)
-    turns = length * call.number("num_layers", 1) * directions
-    plain, gated = _MOST_PERSISTENT_BACKWARD if call.is_backward else _MOST_PERSISTENT
-    is_persistent = hidden <= (plain if gates == 1 else gated) and call.tensors[0].dtype != "bfloat16"
-    way = f"{'persistent' if is_persistent else 'standard'}, {call.precision}"
-    return Parts(way, (1, turns, turns * gates * hidden**2 / 1e5, call.flops / 1e9, call.megabytes))
+    gates, count = _GATES.get(mode, 1), call.number("num_layers", 1)
+    layers = count * directions
+    turns, weights, cells = length * layers, gates * hidden**2, batch * gates * hidden
+    inputs = length * cells * directions * (width + (count - 1) * hidden * directions)
+    amounts: tuple[float, ...]
+    # What is trained runs forward as it can run backward.
+    plain, gated = _MOST_PERSISTENT_BACKWARD if call.number("train", 1) or call.is_backward else _MOST_PERSISTENT
+    if hidden <= (plain if gates == 1 else gated) and call.tensors[0].dtype != "bfloat16":
+        kind = f", {gates} gates" if call.precision == "float32" else ""
+        amounts = (layers * weights / 1e4, layers * width / 1e3, turns * weights / 1e6, turns * math.ceil(batch / 64))
+        way = f"persistent, {call.precision}{kind}"
+    else:
+        tiles = math.ceil(batch / 64) * math.ceil(gates * hidden / 128) / _TILES_AT_ONCE
+        amounts = (turns * weights / 1e6, turns * tiles, turns * max(0.0, tiles - 1), turns * hidden / 1e3)
+        way = f"standard, {call.precision}"
+    always = (1, layers, turns, turns * cells / 1e6, 2 * inputs / 1e9, call.megabytes)
+    return Parts(way, (*always, *amounts))
 
 
 _GATES = {2: 4, 3: 3}
 """By cuDNN's number of a mode: LSTM and GRU; plain recurrent networks have one."""
+
+_TILES_AT_ONCE = 132
+"""Of a product's result, on the multiprocessors that an H100 or H200 has."""
 
 _MOST_PERSISTENT, _MOST_PERSISTENT_BACKWARD = (384, 192), (256, 128)
 """Hidden sizes of plain and gated layers up to which torch takes cuDNN's persistent kernels for small ones
@@ -175,6 +191,77 @@ def _enlarged(call: _Call) -> Parts:
     is_last = len(first.shape) > 2 and first.shape[1] > 1 and (first.stride or (0, 0))[1] == 1
     way = f"channels {'last' if is_last else 'first'}, {call.precision}"
     return Parts(way, (1, rows, rows * pixels / 1e6, rows * math.prod(small[2:]) / 1e6, pixels / 1e6))
+
+
+def _enlarged_picture(call: _Call) -> Parts:
+    """Kernels give a thread to a pixel, of the smaller or larger picture, and have it go through all channels, all
+    pictures, or both; gradients of what is interpolated are added up by atomics, which wait for one another the longer
+    the more a picture is enlarged."""
+    height, width = call.settings["output_size"]
+    batch, channels, low, narrow = call.settings.get("input_size", call.shapes[0])
+    times, wider = height * width / (low * narrow), max(1.0, min(width / narrow, _WIDEST))
+    first, planes, made = call.tensors[0], batch * channels, batch * channels * height * width / 1e6
+    way = call.precision
+    amounts: tuple[float, ...] = (made, made * wider, made * wider**2)
+    if channels > 1 and (first.stride or (0, 0))[1] == 1:
+        way = f"channels last, {way}"
+        amounts = (made, made * max(1.0, min(times, _MOST_TIMES)) if call.is_backward else 0.0, 0.0)
+    elif "nearest" in call.name:
+        turns = batch * times if call.is_backward else batch
+        threads = channels * low * narrow if call.is_backward else channels * height * width
+        amounts = (turns / 1e3, turns * math.ceil(threads / _THREADS) / 1e3, 0.0)
+    elif not call.is_backward:
+        amounts = (planes / 1e3, planes * math.ceil(height * width / (_THREADS // 2)) / 1e3, 0.0)
+    elif "linear" in call.name:
+        way = f"{way}, {'much' if wider > _MUCH else 'little'} wider"
+    is_by_plane = call.is_backward and "cubic" in call.name
+    further = (planes / 1e3, planes * times / 1e3) if is_by_plane else ()
+    return Parts(way, (1, call.megabytes, *amounts, *further))
+
+
+_THREADS = 132 * 2048
+"""That run at once on an H100 or H200."""
+
+_WIDEST, _MUCH, _MOST_TIMES = 32.0, 3.0, 16.0
+"""Threads of a warp, how many times wider a picture is made from where they are in each other's way, and how many
+times its pixels are with channels last where more make no difference."""
+
+
+def _rows_added(call: _Call) -> Parts | None:
+    """Rows that are added up, or joined otherwise, where their places say: by atomics, which wait for one another where
+    many rows have few places."""
+    if call.number("dim", 0) != 0 or len(call.shapes) < _WITH_PLACES:
+        return None
+    places, (rows, *others) = call.shapes[0][0], call.shapes[2]
+    width = math.prod(others)
+    shared, moved = rows / max(places, 1), rows * width
+    amounts = (rows / 1e3, moved / 1e6, moved * min(shared, _MOST_SHARED) / 1e9, shared * width / 1e3)
+    return Parts(call.precision, (1, call.megabytes, *amounts))
+
+
+_WITH_PLACES, _MOST_SHARED = 3, 1e4
+"""Tensors of such a call, and rows for one place beyond which more make no difference."""
+
+
+def _rows_put(call: _Call) -> Parts | None:
+    """Places are sorted first where what falls on one of them is added up."""
+    if not call.number("accumulate", 0) or not call.shapes[-1]:
+        return None
+    places, (rows, *others) = call.shapes[0][0], call.shapes[-1]
+    moved = rows * math.prod(others)
+    return Parts("added up", (1, call.megabytes, rows / 1e3, moved / 1e6, rows / max(places, 1)))
+
+
+def _rows_taken(call: _Call) -> Parts | None:
+    """A block takes a row, if it can be loaded piece by piece of sixteen bytes; else a thread takes a value."""
+    places = call.tensors[1].stride
+    if call.number("dim", 0) != 0 or (call.name == "gather" and (places is None or places[1:] != (0,))):
+        return None
+    (_, *others), (rows, *_) = call.shapes[:2]
+    width = math.prod(others)
+    size = element_size(call.tensors[0].dtype) or 4
+    way = "by value" if width * size % _LOADED_AT_ONCE else "by row"
+    return Parts(f"{way}, {call.precision}", (1, rows / 1e3, rows * width / 1e6, rows * width * size / 1e6))
 
 
 def _encoder(call: _Call) -> Parts:
@@ -290,11 +377,17 @@ _FAMILIES: dict[str, Callable[[_Call], Parts | None]] = {
     **dict.fromkeys(("nll_loss2d_forward", "nll_loss2d"), _pictures_loss),
     **dict.fromkeys(
         (
-            *("upsample_bilinear2d", "upsample_linear1d", "upsample_trilinear3d", "upsample_bicubic2d"),
-            *("upsample_nearest3d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
+            *("upsample_linear1d", "upsample_trilinear3d", "upsample_nearest3d"),
+            *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
         ),
         _enlarged,
     ),
+    **dict.fromkeys(("upsample_nearest2d", "upsample_bilinear2d", "upsample_bicubic2d"), _enlarged_picture),
+    **dict.fromkeys(
+        ("index_add", "index_add_", "scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_"), _rows_added
+    ),
+    **dict.fromkeys(("index_put", "index_put_", "_index_put_impl_"), _rows_put),
+    **dict.fromkeys(("index_select", "gather"), _rows_taken),
     "_transformer_encoder_layer_fwd": _encoder,
     **dict.fromkeys(("_flash_attention_forward", "_flash_attention"), _ragged),
     **dict.fromkeys(("_cdist_forward", "_cdist"), _distances),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchledger.nouns import TensorArgument
-from torchledger.work.algorithms import parts_of
+from torchledger.work.algorithms import Parts, parts_of
 from torchledger.work.settings import Settings
 
 
@@ -26,7 +26,7 @@ def _recurrent(**options: int) -> Settings:
 def test_time_steps_of_all_layers_and_directions_follow_one_another() -> None:
     settings = _recurrent(num_layers=3, bidirectional=1)
     parts = parts_of("aten::_cudnn_rnn", [_tensor(50, 4, 32)], settings)
-    assert parts is not None and parts.amounts[1] == 50 * 3 * 2
+    assert parts is not None and parts.amounts[1:3] == (3 * 2, 50 * 3 * 2)
     first = parts_of("aten::_cudnn_rnn", [_tensor(4, 50, 32)], (*settings, ("batch_first", (1,))))
     assert first is not None and first.amounts == parts.amounts
 
@@ -34,11 +34,12 @@ def test_time_steps_of_all_layers_and_directions_follow_one_another() -> None:
 @pytest.mark.parametrize(
     ("name", "dtype", "mode", "hidden", "way"),
     [
-        ("aten::_cudnn_rnn", "float32", 2, 192, "persistent, float32"),
-        ("aten::_cudnn_rnn", "float32", 2, 193, "standard, float32"),
-        ("aten::_cudnn_rnn", "float16", 1, 384, "persistent, half"),
+        ("aten::_cudnn_rnn", "float32", 2, 128, "persistent, float32, 4 gates"),
+        ("aten::_cudnn_rnn", "float32", 2, 192, "standard, float32"),
+        ("aten::_cudnn_rnn", "float16", 1, 256, "persistent, half"),
+        ("aten::_cudnn_rnn", "float16", 1, 384, "standard, half"),
         ("aten::_cudnn_rnn", "bfloat16", 3, 64, "standard, half"),
-        ("aten::_cudnn_rnn_backward", "float32", 3, 128, "persistent, float32"),
+        ("aten::_cudnn_rnn_backward", "float32", 3, 128, "persistent, float32, 3 gates"),
         ("aten::_cudnn_rnn_backward", "float32", 3, 192, "standard, float32"),
     ],
 )
@@ -47,6 +48,68 @@ def test_small_layers_are_persistent_where_torch_says_so(
 ) -> None:
     parts = parts_of(name, [_tensor(8, 4, 32, dtype=dtype)], _recurrent(mode=mode, hidden_size=hidden))
     assert parts is not None and parts.way == way
+
+
+def test_what_is_not_trained_may_be_persistent_though_its_gradients_could_not() -> None:
+    settings = (*_recurrent(hidden_size=192), ("train", (0,)))
+    parts = parts_of("aten::_cudnn_rnn", [_tensor(8, 4, 32)], settings)
+    assert parts is not None and parts.way == "persistent, float32, 4 gates"
+
+
+def _added(name: str, places: int, rows: int, width: int, dim: int = 0) -> Parts | None:
+    given = [_tensor(places, width), _tensor(rows, dtype="int64"), _tensor(rows, width)]
+    return parts_of(name, given, (("dim", (dim,)),), bytes_moved=8 * rows * width)
+
+
+def test_rows_that_are_added_up_wait_for_one_another_where_many_have_few_places() -> None:
+    few, many = (_added("aten::index_add_", places, 1000, 64) for places in (10, 1000))
+    assert few is not None and many is not None
+    assert few.amounts[:4] == many.amounts[:4] and all(map(float.__gt__, few.amounts[4:], many.amounts[4:]))
+    assert _added("aten::scatter_add_", 10, 1000, 64) == few
+    assert _added("aten::index_add_", 10, 1000, 64, dim=1) is None
+
+
+@pytest.mark.parametrize(("width", "way"), [(4, "by row, float32"), (6, "by value, float32")])
+def test_rows_are_taken_as_wholes_if_they_are_made_of_sixteen_bytes(width: int, way: str) -> None:
+    dim = (("dim", (0,)),)
+    parts = parts_of("aten::index_select", [_tensor(100, width), _tensor(5000, dtype="int64")], dim)
+    assert parts is not None and parts.way == way and parts.amounts[1] == pytest.approx(5.0)
+    places = TensorArgument((5000, width), "int64", (1, 0))
+    assert parts_of("aten::gather", [_tensor(100, width), places], dim) == parts
+    assert parts_of("aten::gather", [_tensor(100, width), _tensor(5000, width, dtype="int64")], dim) is None
+
+
+def test_rows_are_put_where_they_replace_others_at_what_their_bytes_take() -> None:
+    given = [_tensor(100, 8), _tensor(5000, 8)]
+    assert parts_of("aten::index_put_", given, (("accumulate", (0,)),)) is None
+    added = parts_of("aten::index_put_", given, (("accumulate", (1,)),))
+    assert added is not None and added.amounts[2] == pytest.approx(5.0)
+
+
+@given(
+    mode=st.sampled_from(("nearest", "bilinear", "bicubic")),
+    batch=st.integers(1, 8),
+    channels=st.integers(2, 64),
+    side=st.integers(2, 64),
+    times=st.integers(1, 8),
+    is_last=st.booleans(),
+)
+def test_a_picture_that_is_enlarged_more_has_no_less_of_any_part(
+    mode: str, batch: int, channels: int, side: int, times: int, is_last: bool
+) -> None:
+    def made(by: int, ending: str) -> Parts:
+        shape = (batch, channels, *(2 * ((side * by,) if ending else (side,))))
+        stride = (channels * shape[2] ** 2, 1, channels * shape[2], channels)
+        picture = TensorArgument(shape, "float32", stride) if is_last else _tensor(*shape)
+        sizes = (("output_size", (side * by, side * by)), ("input_size", (batch, channels, side, side)))
+        parts = parts_of(f"aten::upsample_{mode}2d{ending}", [picture], sizes, bytes_moved=10**6)
+        assert parts is not None
+        return parts
+
+    for ending in ("", "_backward"):
+        less, more = made(times, ending), made(times + 1, ending)
+        assert len(less.amounts) == len(more.amounts)
+        assert all(one <= other + 1e-12 for one, other in zip(less.amounts, more.amounts, strict=True))
 
 
 @given(count=st.integers(1, 32), size=st.integers(1, 512))
