@@ -29,7 +29,7 @@ def attention_call(launch: Launch) -> AttentionCall | None:
     batch, heads, length, d = query.shape
     if min(*query.shape, *key.shape) < 1:
         return None
-    biases = _biases(inputs, key.shape[2], d)
+    biases = _biases(inputs, length, key.shape[2], d, takes_any_rank=library == "cudnn")
     return AttentionCall(
         library, backward, query.dtype == "float32", batch, heads, key.shape[1], length, key.shape[2], d,
         is_causal=is_causal(launch),
@@ -51,9 +51,9 @@ def attention_columns_of(launch: Launch, inputs: list[Buffer], machine: Machine)
     query, key = (queries[1], queries[2]) if backward else (queries[0], queries[1])
     batch, heads, length, d = query.shape
     length_kv, heads_kv = key.shape[-2], key.shape[1]
-    biases = _biases(inputs, length_kv, d)
-    full = 4.0 * batch * heads * length * length_kv * d * (2.5 if backward else 1.0)
     name = operation_of(launch)
+    biases = _biases(inputs, length, length_kv, d, takes_any_rank="_cudnn_" in name)
+    full = 4.0 * batch * heads * length * length_kv * d * (2.5 if backward else 1.0)
     columns = attention_columns(
         np.array([float(batch * heads)]), np.array([float(length)]), np.array([float(d)]), machine
     )
@@ -107,13 +107,19 @@ def has_dropout(launch: Launch) -> bool:
         return False
 
 
-def _biases(inputs: Sequence[Buffer], length_kv: int, d: int) -> list[Buffer]:
-    return [buffer for buffer in inputs if len(buffer.shape) == 4 and buffer.shape[-1] == length_kv != d]
+def _biases(inputs: Sequence[Buffer], length: int, length_kv: int, d: int, *, takes_any_rank: bool) -> list[Buffer]:
+    """The masks among what a call reads. cuDNN's calls have one of fewer dimensions as the program gave it, where
+    others have it expanded to four; of four dimensions it is told from queries and keys by its last one."""
+    found = [buffer for buffer in inputs if len(buffer.shape) == 4 and buffer.shape[-1] == length_kv != d]
+    if takes_any_rank:
+        flat = [buffer for buffer in inputs if len(buffer.shape) in (2, 3)]
+        found += [buffer for buffer in flat if buffer.shape[-1] == length_kv and buffer.shape[-2] in (1, length)]
+    return found
 
 
 def _is_odd(bias: Buffer) -> bool:
     """Whether rows of a bias do not begin where sixteen bytes do."""
-    return len(bias.stride) == 4 and bias.stride[-2] * (element_size(bias.dtype) or 1) % 16 != 0
+    return len(bias.stride) > 1 and bias.stride[-2] * (element_size(bias.dtype) or 1) % 16 != 0
 
 
 def _stored_elements(buffer: Buffer) -> int:

@@ -4,8 +4,8 @@ learned.
 A record has the tensors that an operator was given, its FLOPs, and how a filter moves (``StepCall.settings``). Where it
 lacks the last, as records of before do, the size of a result follows from the FLOPs, which are 2 for each of its
 elements and each element of the filter. The weight's gradient of a grouped convolution counts as PyTorch's counter
-counts it in graphs, as if it had one group: so it was learned. Whether attention is causal follows from FLOPs that are
-an upper bound; that it drops weights is not recorded.
+counts it in graphs, as if it had one group: so it was learned. Where it is not recorded whether attention is causal,
+FLOPs that are an upper bound say so.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from torchledger.expecting.adaptive_pools import is_adaptive_pool
 from torchledger.expecting.launch_tensors import runs_transposed
 from torchledger.nouns import Launch, StepCall, TensorArgument
 from torchledger.work.categories import operator_name
+from torchledger.work.element_sizes import element_size
 from torchledger.work.library_launches import library_launch
+from torchledger.work.op_shapes import Tensor
 from torchledger.work.settings import Settings, setting
 from torchledger.work.tensor_layouts import row_major
 
@@ -86,17 +88,65 @@ def _pool(name: str, call: StepCall, device: str) -> Launch | None:
     return _launch(name, call, call.flops or 0, given, [made, *places], device)
 
 
+def has_mask(call: StepCall) -> bool:
+    """True for a forward of attention that was given more than queries, keys and values."""
+    return "_backward" not in call.name and len(_matrices(call)) > _OF_ATTENTION
+
+
+_OF_ATTENTION = 3
+"""Queries, keys and values; a fourth matrix is a mask, and a backward has its gradient in front."""
+
+
+def _matrices(call: StepCall) -> list[TensorArgument]:
+    return [each for each in call.arguments if len(each.shape) > 1 and min(each.shape) > 0]
+
+
 def _attention(name: str, call: StepCall, device: str) -> Launch | None:
-    is_backward = "_backward" in name
-    given = [each for each in call.arguments if len(each.shape) in (3, 4) and min(each.shape) > 0]
-    if len(given) < 3 + is_backward or not call.flops:
+    given, is_backward = _matrices(call), "_backward" in name
+    matrices = given[is_backward : is_backward + _OF_ATTENTION]
+    if [len(each.shape) for each in matrices] != [4] * _OF_ATTENTION:
         return None
-    query, key, value = given[is_backward : 3 + is_backward]
+    query, key, value = matrices
+    if is_backward and (mask := _mask_not_kept(call, query, key, value)) is not None:
+        given.append(mask)
     result = TensorArgument((*query.shape[:-1], value.shape[-1]), query.dtype)
     made = [query, key, value] if is_backward else [result, TensorArgument(query.shape[:-1], "float32")]
-    launch = _launch(name, call, call.flops, given, made, device)
-    causal = {"dropout_p": "0.0", "is_causal": str(call.flops_quality == "upper_bound")}
-    return None if launch is None else replace(launch, kwargs=causal)
+    if setting(call.settings, "grad_input_mask") == _ALL_GRADIENTS:
+        made += given[len(_ALL_GRADIENTS) :][:1]
+    launch = _launch(name, call, call.flops or 0, given, made, device)
+    causal, rate = setting(call.settings, "is_causal"), setting(call.settings, "dropout")
+    is_causal = bool(causal[0]) if causal else call.settings is None and call.flops_quality == "upper_bound"
+    kwargs = {"dropout_p": _SOME_RATE if rate else "0.0", "is_causal": str(is_causal)}
+    return None if launch is None else replace(launch, kwargs=kwargs)
+
+
+_ALL_GRADIENTS = (1, 1, 1, 1)
+"""Of queries, keys, values and of the mask that stands behind them, which then is learned."""
+
+_SOME_RATE = "0.1"
+"""What stands for a rate of dropout: that there is one is recorded, and decides the kernel."""
+
+_KEPT = 8
+"""Tensors of a call that a record keeps."""
+
+
+def _mask_not_kept(
+    call: StepCall, query: TensorArgument, key: TensorArgument, value: TensorArgument
+) -> TensorArgument | None:
+    """The mask of cuDNN's backward, which stands behind those tensors of a call that a record keeps: its size is what
+    the call moves beside these and the gradients that it makes."""
+    if "_cudnn_" not in call.name or len(call.arguments) != _KEPT or call.bytes_moved is None:
+        return None
+    kept = [Tensor(each.shape, each.dtype or "", each.stride) for each in call.arguments if each.shape]
+    made = [Tensor(each.shape, each.dtype or "") for each in (query, key, value)]
+    sizes, size = [each.bytes for each in (*kept, *made)], element_size(query.dtype)
+    if None in sizes or not size:
+        return None
+    elements = (call.bytes_moved - sum(filter(None, sizes))) // size
+    length, length_kv = query.shape[2], key.shape[2]
+    rows = length if elements % (length * length_kv) == 0 else 1
+    masks = elements // (rows * length_kv)
+    return TensorArgument((masks, rows, length_kv), query.dtype) if masks > 0 else None
 
 
 def _launch(

@@ -32,7 +32,7 @@ from torchledger.fitting.picture_norms import picture_norm_us
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Launch, Prediction, StepCall, TensorArgument
 from torchledger.predicting.bus_copies import is_copy, main_stream, price_copy, reads_a_number, runs_beside
-from torchledger.predicting.eager_launches import launch_of
+from torchledger.predicting.eager_launches import has_mask, launch_of
 from torchledger.predicting.int8_launches import INT8
 from torchledger.predicting.launches import predict_launches
 from torchledger.predicting.operators import by_roofline, predict
@@ -203,7 +203,8 @@ def _price(model: TimeModel, call: StepCall, as_launches: _AsLaunches, *, beside
         )
         return _by_cost(model, call, cost, "calls" if is_own else alike)
     reason = f"the model has learned no {call.name}"
-    as_launch = as_launches.price(call) if question is None or _is_product(call) or _differs(call) else None
+    is_launch = question is None or _is_product(call) or _is_known_as_launch(model, call)
+    as_launch = as_launches.price(call) if is_launch else None
     if as_launch is not None:
         return as_launch
     if question is not None:
@@ -279,19 +280,18 @@ def _not_from_the_cache(model: TimeModel, call: StepCall, said: Prediction) -> P
     return replace(said, duration_us=least_us, high_us=high_us, note=note)
 
 
-def _differs(call: StepCall) -> bool:
-    """True for attention that the catalogue's operator is not: by another backend, in single precision, or with a mask,
-    which launches of graphs have taught."""
-    name = operator_name(call.name)[1]
-    if not name.startswith("_scaled_dot_product_"):
+def _is_known_as_launch(model: TimeModel, call: StepCall) -> bool:
+    """True for attention of which launches of graphs tell more than the catalogue's operator, which was measured
+    without mask and dropout, in half precision, by the library that a device of its generation takes by itself.
+
+    On a device of another generation that library is another, and nothing measured says that launches tell more of it.
+    """
+    if not operator_name(call.name)[1].startswith("_scaled_dot_product_"):
         return False
-    matrices = [each for each in call.arguments if len(each.shape) == 4]
-    has_mask = "_backward" not in name and len(matrices) > _MATRICES_OF_ATTENTION
-    return "_efficient_" in name or has_mask or any(each.dtype == "float32" for each in matrices)
-
-
-_MATRICES_OF_ATTENTION = 3
-"""Queries, keys and values; a fourth is a mask."""
+    machine = model.machine
+    if machine.learned_on in (None, machine.device.compute_capability):
+        return True
+    return "_efficient_" in call.name or has_mask(call) or call.arguments[0].dtype == "float32"
 
 
 def _is_product(call: StepCall) -> bool:

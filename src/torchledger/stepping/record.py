@@ -39,6 +39,7 @@ from torchledger.stepping.aligning import (
     thread_of,
 )
 from torchledger.stepping.aligning import counted_names as counted_names
+from torchledger.stepping.dropped_weights import drops_weights
 from torchledger.stepping.entries import Entry, GraphOf, IsComposite, read_entries, recorded_operators
 from torchledger.stepping.graph_work import Ledgered as Ledgered
 from torchledger.stepping.graph_work import with_graph as with_graph
@@ -319,6 +320,8 @@ def with_work(
     else:
         known = parameters_of(entry.call) if entry.call is not None and parameters_of is not None else None
         settings = settings_of(entry.call, known) if entry.call is not None else None
+    if settings is not None and shapes is not None and drops_weights(shapes):
+        settings = (*settings, ("dropout", (1,)))
     lists = [argument for argument in (shapes.arguments if shapes is not None else ()) if isinstance(argument, tuple)]
     return replace(
         call,

@@ -174,6 +174,23 @@ def test_a_launch_is_read_as_its_library_sees_it() -> None:
     assert attention_call(plain) is None
 
 
+@pytest.mark.parametrize("shape", [(64, 64), (1, 64), (1, 64, 64), (2, 1, 64)])
+def test_cudnns_masks_have_as_many_dimensions_as_the_program_gave_them(shape: tuple[int, ...]) -> None:
+    launch = attention_launch()
+    mask = replace(launch.buffers[3], shape=shape, stride=(64 * 64, 64, 1)[-len(shape) :])
+    read = attention_call(replace(launch, buffers=(*launch.buffers[:3], mask, launch.buffers[4])))
+    assert read is not None and read.has_bias and not read.is_bias_odd and read.bias_elements == np.prod(shape)
+
+
+def test_sums_of_rows_are_no_mask() -> None:
+    launch = attention_launch()
+    name = "aten._scaled_dot_product_efficient_attention_backward"
+    sums = replace(launch.buffers[0], shape=(2, 4, 64), stride=(256, 64, 1), dtype="float32")
+    buffers = (launch.buffers[0], *launch.buffers[:3], sums, launch.buffers[4])
+    read = attention_call(replace(launch, kernel_name=name, call=name, aten_ops=(name,), buffers=buffers))
+    assert read is not None and read.is_backward and not read.has_bias
+
+
 def test_a_regressor_of_before_is_asked_beside_the_roofline(machine: Machine) -> None:
     (features,) = features_of_launches([attention_launch()], machine)
     assert features is not None and EXPECTED in features.values
