@@ -350,7 +350,7 @@ class EagerCalls(TorchDispatchMode):
         placed = None
         if self._streams is not None and graph is None:
             placed = self._streams.place_operator(call.name, args, result)
-        tensor = next(tensors_in((args, kwargs, result)), None)
+        tensor = _deciding(args, kwargs, result)
         heard = EagerCall(
             call=call,
             overload=str(func._overloadname),
@@ -492,6 +492,15 @@ def operator_call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> O
         arguments.append(argument)
         constants.append("" if argument is not None or value is None else _as_text(value))
     return OpCall(func._schema.name, tuple(arguments), tuple(constants))
+
+
+def _deciding(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> torch.Tensor | None:
+    """The tensor whose device an operator works on: the first, unless that is one number of the host among others of
+    the device; ``None`` without tensors."""
+    first = next(tensors_in((args, kwargs, result)), None)
+    if first is None or first.dim() or first.device.type != "cpu":
+        return first
+    return next((each for each in tensors_in((args, kwargs)) if each.dim() and each.device.type != "cpu"), first)
 
 
 def _bytes_of_numbers(func: Any, args: tuple[Any, ...]) -> int:

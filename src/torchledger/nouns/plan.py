@@ -49,8 +49,9 @@ class PlannedStep:
 
     ``duration_us`` is that of the slowest rank, within ``low_us`` and ``high_us`` at the given ``coverage``;
     ``device_us`` is what the busiest rank's device needs of it (kernels and exposed collectives), ``host_us`` what its
-    host needs to launch it all. ``decided_by`` says what the way through the step that decides its length is made of:
-    ``"compute"``, ``"communication"`` and ``"host"`` with their shares, the largest first.
+    host needs to launch it all, ``host_work_us`` of that to compute what the program computes there itself.
+    ``decided_by`` says what the way through the step that decides its length is made of: ``"compute"``,
+    ``"communication"`` and ``"host"`` with their shares, the largest first.
     ``collectives`` are those of each rank that was recorded. ``launches`` counts what is priced in one rank's step:
     calls outside compiled graphs, and launches inside them; ``kernel_launches`` the kernels that these launch, of which
     an operator over lists of tensors has several.
@@ -78,6 +79,7 @@ class PlannedStep:
     notes: tuple[str, ...] = ()
     collectives: tuple[PlannedCollective, ...] = ()
     kernel_launches: int | None = None
+    host_work_us: float = 0.0
 
     @property
     def decides(self) -> str | None:

@@ -67,8 +67,9 @@ class StepPrediction:
     the device's time: ``kernels_us`` of compiled graphs, ``eager_us`` of operators outside of them, ``optimizer_us``
     and ``collectives_us``, ``gaps_us`` between kernels, ``sustained_us``, what products take longer at the power limit
     of a run that lasts, and ``tails_us``, by how much the sum of what kernels take in the mean exceeds that of their
-    middles, which ``kernels_us`` adds. ``host_us`` is what the host needs to launch it all; the step takes the longer
-    of both. ``measured_us`` is the ledger's own step time, if it holds one.
+    middles, which ``kernels_us`` adds. ``host_us`` is what the host needs to launch it all, ``host_work_us`` of that
+    what it computes itself, of a planned step alone; the step takes the longer of both. ``measured_us`` is the ledger's
+    own step time, if it holds one.
 
     ``graph_calls`` says how often each graph counts: as the ledger's step calls it, or once where it holds no step
     (``holds_record``). ``launches`` are calls times launches, ``eager_calls`` those of ``eager``, optimizer and
@@ -111,6 +112,7 @@ class StepPrediction:
     peak_allocated_bytes: int | None = None
     memory_by_category: Mapping[str, int] = field(default_factory=dict)
     decided_by: Mapping[str, float] = field(default_factory=dict)
+    host_work_us: float = 0.0
 
     @property
     def device_us(self) -> float:

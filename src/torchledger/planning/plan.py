@@ -228,6 +228,7 @@ def as_planned(step: StepPrediction) -> PlannedStep:
         peak_allocated_bytes=step.peak_allocated_bytes,
         launches=step.launches + step.eager_calls,
         ranks=(rank,),
+        host_work_us=step.host_work_us,
         notes=(*step.notes, *_unlearned(step)),
     )
 

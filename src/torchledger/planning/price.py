@@ -17,6 +17,7 @@ from torchledger.planning.rank_entries import EntryMaker, RankProgram, TimedRank
 from torchledger.planning.sharing import find_sharing
 from torchledger.planning.timeline import PlayedStep, Sharing, play
 from torchledger.predicting.host_steps import expected_host
+from torchledger.predicting.host_work import WORK_ERROR
 from torchledger.predicting.overheads import Mode, overheads_of
 from torchledger.predicting.waits import waits_notes
 
@@ -124,12 +125,14 @@ def _as_step(
     total = sum(played.decided_by.values())
     if total:
         by_host_us = duration * played.decided_by.get("host", 0.0) / total
-        half += by_host_us * host_error
+        computes = timed[slowest.rank].host_work_us / line.host_us if line.host_us else 0.0
+        half += by_host_us * (host_error + (WORK_ERROR - host_error) * computes)
     peaks = [each.peak_allocated_bytes for each in programs if each.peak_allocated_bytes is not None]
     notes = sorted(set().union(*(each.notes for each in timed.values())))
     own = timed[slowest.rank]
     if (said := roofline_note(own.unlearned_us, line.compute_us, own.unlearned_calls)) is not None:
         notes.append(said)
+    notes += own.host_work_notes
     if sharing.note and line.communication_us > line.exposed_us:
         notes.append(sharing.note)
     return PlannedStep(
@@ -152,6 +155,7 @@ def _as_step(
         ranks=tuple(ranks),
         notes=tuple(notes),
         collectives=tuple(chain.from_iterable(timed[program.rank].collectives for program in programs)),
+        host_work_us=own.host_work_us,
     )
 
 

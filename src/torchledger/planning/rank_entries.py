@@ -20,6 +20,7 @@ from torchledger.planning.tiles import tiles_of_calls, tiles_of_launches
 from torchledger.planning.timeline import COMPUTE_STREAM, Sharing, TimedEntry
 from torchledger.predicting.bus_copies import main_stream
 from torchledger.predicting.call_sizes import at_usual_sizes, predict_at_sizes, sizes_of_calls
+from torchledger.predicting.host_work import host_work_notes, host_work_us
 from torchledger.predicting.launches import predict_launches
 from torchledger.predicting.operators import ROOFLINE, half_width_us, tail_us
 from torchledger.predicting.overheads import Mode, begins_backward
@@ -98,6 +99,11 @@ class TimedRank:
 
     times_us: Mapping[int, float]
     """What each call takes on the device alone, by its ``order``."""
+
+    host_work_us: float = 0.0
+    """What the host computes itself."""
+
+    host_work_notes: tuple[str, ...] = ()
 
     def without_waits(self) -> list[TimedEntry]:
         """The same entries, launched by a host that goes on at once."""
@@ -318,6 +324,7 @@ def time_entries(maker: EntryMaker, settings: Mapping[str, bool]) -> TimedRank:
     maker.by_host("step", needs.step_us())
     carried: tuple[int, ...] = ()
     times_us: dict[int, float] = {}
+    work_us = host_work_us(program.calls)
     for call in program.calls:
         first = len(maker.entries)
         after = (*carried, *(placed[order] for order in waits.get(call.order, ()) if order in placed))
@@ -369,7 +376,8 @@ def time_entries(maker: EntryMaker, settings: Mapping[str, bool]) -> TimedRank:
         if len(maker.entries) > first:
             times_us[call.order] = sum(entry.duration_us for entry in maker.entries[first:])
         if call.kind == "operator" and call.order not in eager:
-            maker.by_host(call.name, needs.operator_us(call, launches=False))
+            computes_us = needs.slowness * work_us.get(call.order, 0.0)
+            maker.by_host(call.name, needs.operator_us(call, launches=False) + computes_us)
     return TimedRank(
         maker.entries,
         maker.spread_us,
@@ -382,6 +390,8 @@ def time_entries(maker: EntryMaker, settings: Mapping[str, bool]) -> TimedRank:
         alike_collectives(maker.asked),
         tuple(maker.waits),
         times_us,
+        needs.slowness * sum(work_us.values(), 0.0),
+        host_work_notes(program.calls, work_us),
     )
 
 

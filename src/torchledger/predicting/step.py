@@ -44,11 +44,13 @@ from torchledger.nouns import (
 from torchledger.predicting.call_sizes import at_usual_sizes, measured_of_calls, predict_at_sizes, sizes_of_calls
 from torchledger.predicting.host_steps import (
     OVERLAP,
+    expected_host,
     measured_host_us,
     replayed_step_us,
     shape_with_calls,
     slowness_of,
 )
+from torchledger.predicting.host_work import WORK_ERROR, host_work_notes, host_work_us
 from torchledger.predicting.launches import is_foreign, predict_launches, rounding_of
 from torchledger.predicting.operators import ROOFLINE, half_width_us, predict, tail_us
 from torchledger.predicting.overheads import (
@@ -169,6 +171,10 @@ def predict_step(
         usual_us = replayed_step_us(1.0) if replays_step else measured_host_us(shape, mode, 1.0, trains=traffic.trains)
         needed_by_host_us, host_error = drawn_to_seen(host, usual_us, seen, recorded_on or RecordedOn())
         overheads = {**overheads, "overlap": OVERLAP}
+    usual_work_us = {} if record is None or replays_step else host_work_us(record.calls)
+    calls_work_us = {order: expected_host(host)[0] * us for order, us in usual_work_us.items()}
+    launching_us, work_us = needed_by_host_us, sum(calls_work_us.values(), 0.0)
+    needed_by_host_us += work_us
     by_launch = {launch.launch_id: launch for launch in called}
     worked = [
         *((found, work_of(by_launch[found.subject], found, weights[found.subject])) for found in predictions),
@@ -184,7 +190,14 @@ def predict_step(
         device_us: dict[str | int, float] = {found.subject: found.duration_us for found in predictions}
         device_us |= {call.order: found.duration_us for call, found in eager}
         pieces = pieces_of_step(
-            record.calls, called, weights, device_us, mode=mode, host_us=needed_by_host_us, whole_device_us=device
+            record.calls,
+            called,
+            weights,
+            device_us,
+            mode=mode,
+            host_us=launching_us,
+            whole_device_us=device,
+            work_us=calls_work_us,
         )
         way = waiting_way(pieces)
         waits_us = max(0.0, way.total_us - duration)
@@ -193,8 +206,9 @@ def predict_step(
         duration += waits_us
     half = overheads["step error"] * duration + _width_us(priced)
     if host_error:
-        slower_us = step_us(device, needed_by_host_us * (1 + host_error), overheads)
-        half = math.hypot(half, slower_us - (duration - waits_us))
+        slower_us = step_us(device, launching_us * (1 + host_error) + work_us * (1 + WORK_ERROR), overheads)
+        # Where host and device wait for each other, the device has nothing to do while the host computes.
+        half = math.hypot(half, max(slower_us - (duration - waits_us), WORK_ERROR * work_us if waits_us else 0.0))
     elif needed_by_host_us > device:
         half *= model.extras.get("step interval host", 1.0)
     unlearned = [(prediction, count) for prediction, count in priced if prediction.model == ROOFLINE]
@@ -229,10 +243,12 @@ def predict_step(
             *step_notes(model, record, launches),
             *_notes_on_collectives(record),
             *waits_notes(record.calls if record is not None else (), waits_us),
+            *host_work_notes(record.calls if record is not None else (), usual_work_us),
         ),
         eager=_grouped(eager),
         host=None if host is None else host.name,
         decided_by=decided_by,
+        host_work_us=work_us,
     )
     return step, predictions
 

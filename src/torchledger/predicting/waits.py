@@ -128,8 +128,10 @@ def pieces_of_step(
     mode: Mode,
     host_us: float,
     whole_device_us: float,
+    work_us: Mapping[int, float] | None = None,
 ) -> list[Piece]:
-    """A recorded step in the order in which its host goes through it; ``host_us`` and ``whole_device_us`` are its sums.
+    """A recorded step in the order in which its host goes through it; ``host_us`` and ``whole_device_us`` are its sums,
+    ``work_us`` is what the host computes itself beside that, by the ``order`` of calls.
 
     ``device_us`` holds what each launch takes by ``launch_id``, each eager call by ``order``; ``times`` how often a
     step makes each launch. The host's time is shared as ``STEP_COSTS`` say, a graph's own once for each of its calls.
@@ -140,6 +142,7 @@ def pieces_of_step(
     called = Counter(call.name for call in calls if call.kind == "graph")
     shares = _Shares(calls, mode)
     found: list[Piece] = []
+    works: dict[int, float] = {}
     for call in sorted(calls, key=lambda each: each.order):
         if waits_for_device(call):
             found.append(Piece(0.0, waits=True))
@@ -151,15 +154,16 @@ def pieces_of_step(
                 cost = 0.0 if mode == "graphs" or kind is None else STEP_COSTS[_KINDS[kind]]
                 found.append(Piece(made * cost, made * device_us.get(launch.launch_id, 0.0)))
         else:
+            works[len(found)] = (work_us or {}).get(call.order, 0.0)
             found.append(Piece(shares.of_call(call), device_us.get(call.order, 0.0)))
     by_host, by_device = sum(piece.host_us for piece in found), sum(piece.device_us for piece in found)
     return [
         Piece(
-            piece.host_us * host_us / by_host if by_host else 0.0,
+            (piece.host_us * host_us / by_host if by_host else 0.0) + works.get(place, 0.0),
             piece.device_us * whole_device_us / by_device if by_device else 0.0,
             piece.waits,
         )
-        for piece in found
+        for place, piece in enumerate(found)
     ]
 
 

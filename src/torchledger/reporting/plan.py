@@ -21,6 +21,7 @@ def plan_as_plain(step: PlannedStep, dry_run: DryRun | None = None) -> dict[str,
             "high_us": step.high_us,
             "device_us": step.device_us,
             "host_us": step.host_us,
+            "host_work_us": step.host_work_us,
             "decided_by": step.decides,
         },
         "communication": {
@@ -47,7 +48,7 @@ def plan_document(step: PlannedStep, dry_run: DryRun | None = None) -> Document:
         ("step", f"{format_us(step.duration_us)} ({format_us(step.low_us)} to {format_us(step.high_us)})"),
         ("decided by", _deciding(step)),
         ("device", f"{format_us(step.device_us)} in {_launches(step)}"),
-        ("host", format_us(step.host_us)),
+        ("host", f"{format_us(step.host_us)}{_computing(step)}"),
     ]
     if step.world_size > 1:
         exposed = format_us(step.exposed_us)
@@ -99,6 +100,10 @@ def _launches(step: PlannedStep) -> str:
     )
 
 
+def _computing(step: PlannedStep) -> str:
+    return f", of which it computes for {format_us(step.host_work_us)}" if step.host_work_us else ""
+
+
 _COUNTS = 0.1
 """A share of the way that decides a step's length from which on it is named."""
 
@@ -109,9 +114,10 @@ def _deciding(step: PlannedStep) -> str:
     What the device and the host need alone may both be less than the step: one waits for the other.
     """
     named = {what: share for what, share in step.decided_by.items() if share >= _COUNTS}
+    words = _WORDS | ({"host": _COMPUTES} if step.host_work_us >= _COUNTS * step.host_us > 0 else {})
     if len(named) < 2:
-        return _WORDS.get(step.decides or "", step.decides or "nothing")
-    parts = [f"{_WORDS.get(what, what)} ({share * 100:.0f} %)" for what, share in named.items()]
+        return words.get(step.decides or "", step.decides or "nothing")
+    parts = [f"{words.get(what, what)} ({share * 100:.0f} %)" for what, share in named.items()]
     longer = "" if step.duration_us <= _LONGER * max(step.device_us, step.host_us) else "; one waits for the other"
     return f"{', '.join(parts[:-1])} and {parts[-1]}{longer}"
 
@@ -119,6 +125,7 @@ def _deciding(step: PlannedStep) -> str:
 _LONGER = 1.02
 """How many times as long as what device and host need each a step is of which it is said that one waits."""
 
+_COMPUTES = "the host, which computes and launches kernels"
 _WORDS = {
     "compute": "the device's kernels",
     "host": "the host, which launches kernels",

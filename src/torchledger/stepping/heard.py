@@ -47,6 +47,9 @@ _MOVES, _TARGET, _NON_BLOCKING = "aten::_to_copy", 3, 5
 _NON_BLOCKING_COPY = 2
 """Where those of ``copy_`` say that."""
 
+_LOADS = "torch/utils/data/_utils/fetch.py:fetch"
+"""The function of a data loader in which a plan takes the time (``_torch/fake_loaders.py``)."""
+
 _SCALER, _OPTIMIZER = "torch/amp/grad_scaler.py", "torch/optim/"
 
 _MOST_AT_ONCE = 2
@@ -106,7 +109,7 @@ def record_heard_step(
             call = with_work(call, entry, of_mode, forward)
             if entry.kind == "collective":
                 call = with_group(call, entry, of_mode)
-            call = _as_copied(call, of_mode)
+            call = _as_loaded(_as_copied(call, of_mode), of_mode)
             call = replace(_with_kernels(call, of_mode, threads[of_mode.thread]), distributed=of_mode.distributed)
         elif entry.kind == "synchronization":
             call = replace(call, sources=calls[-1].sources)  # of the call that waits
@@ -178,6 +181,13 @@ def _as_copied(call: StepCall, heard: EagerCall) -> StepCall:
         return call
     settings = (*(call.settings or ()), ("pinned", (1,))) if heard.is_pinned else call.settings
     return replace(call, bytes_moved=first.bytes, settings=settings)
+
+
+def _as_loaded(call: StepCall, heard: EagerCall) -> StepCall:
+    """What a data loader computes on the host is marked, as its time is told otherwise."""
+    if call.kind != "operator" or _LOADS not in heard.library or not _is_host(heard.device or ""):
+        return call
+    return replace(call, settings=(*(call.settings or ()), ("loaded", (1,))))
 
 
 def _is_between_host_and_device(heard: EagerCall) -> bool:

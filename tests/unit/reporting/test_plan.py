@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from torchledger.nouns import PlannedStep
 from torchledger.reporting.document import Facts
-from torchledger.reporting.plan import plan_document
+from torchledger.reporting.plan import plan_as_plain, plan_document
 
 STEP = PlannedStep("step", "H200", None, 1, 17_000.0, 9_000.0, 25_000.0, 0.9, 15_700.0, 14_200.0)
 
@@ -24,6 +24,15 @@ def test_a_step_that_is_longer_than_what_host_and_device_need_is_decided_by_both
 
 def test_what_decides_nearly_all_is_named_alone() -> None:
     assert _decided_by(replace(STEP, decided_by={"compute": 0.95, "host": 0.05})) == "the device's kernels"
+
+
+def test_a_host_that_computes_is_said_to() -> None:
+    step = replace(STEP, decided_by={"host": 1.0}, host_work_us=9_000.0)
+    assert _decided_by(step) == "the host, which computes and launches kernels"
+    (facts,) = (block for block in plan_document(step).sections[0].blocks if isinstance(block, Facts))
+    assert dict(facts.rows)["host"] == "14.2 ms, of which it computes for 9.00 ms"
+    assert plan_as_plain(step)["step"]["host_work_us"] == 9_000.0
+    assert _decided_by(replace(step, host_work_us=900.0)) == "the host, which launches kernels"
 
 
 def test_kernels_are_told_apart_from_the_calls_that_launch_them() -> None:

@@ -63,6 +63,20 @@ def test_what_a_call_works_along_is_in_its_record() -> None:
     assert heard(call).settings is None
 
 
+def test_what_a_data_loader_computes_on_the_host_is_marked() -> None:
+    loads = ("torch/utils/data/dataloader.py:__next__", "torch/utils/data/_utils/fetch.py:fetch")
+    call = OpCall("aten::add", tensors(ROWS, ROWS))
+    marked = {
+        device: record_heard_step(
+            [0], [EagerCall(call, "Tensor", 7, device=device, library=library)], StepFacts("period"), Ledgered({}, {})
+        )
+        .calls[0]
+        .settings
+        for device, library in (("cpu", loads), ("cuda:0", loads), ("cpu:0", loads[:1]))
+    }
+    assert marked == {"cpu": (("loaded", (1,)),), "cuda:0": None, "cpu:0": None}
+
+
 def test_an_operator_that_stands_for_another_has_none_of_its_settings() -> None:
     shards = tuple(Tensor((numel,), "float32", (1,)) for numel in (96, 32))
     call = OpCall("fsdp::all_gather_copy_in", (shards, None, None, None, None), ("", "", "[96, 32]", "128", "1"))
