@@ -42,6 +42,8 @@ NO_BENCHMARKS = {
     "plan_compare": "compares recordings that are given to it",
     "plan_programs": "programs for others to run",
     "eager_calls_common": "is imported by others",
+    "eager_calls_libraries": "is imported by others",
+    "eager_calls_recurrent": "is imported by others",
     "eager_calls_further": "is imported by others",
     "eager_calls_rare": "is imported by others",
     "power_steps": "turns measurements into data",

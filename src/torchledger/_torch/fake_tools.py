@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from torchledger._torch.patching import Patches
+from torchledger._torch.user_lines import line_outside
 from torchledger.nouns import Device
 
 _SMI = "nvidia-smi"
 _QUERY = "--query-gpu="
 
 
-def answer_for_tools(patches: Patches, device: Device, count: int, note: Callable[[str, str], None]) -> None:
+def answer_for_tools(patches: Patches, device: Device, count: int, note: Callable[[str, str, str], None]) -> None:
     """Where there is no ``nvidia-smi`` a program that begins one (with a list, or a name alone) reads the names of
-    ``count`` devices, or what it asked to be told of each; ``note`` is given what was asked and what it was told."""
+    ``count`` devices, or what it asked to be told of each; ``note`` is given what was asked, what it was told, and the
+    line, unless torch asked by itself."""
     former = subprocess.Popen
 
     class Popen(former):  # type: ignore[valid-type]
@@ -28,7 +30,8 @@ def answer_for_tools(patches: Patches, device: Device, count: int, note: Callabl
             asked = [args] if isinstance(args, str) else args
             if isinstance(asked, Sequence) and _is_smi(asked) and shutil.which(_SMI) is None:
                 said = "\n".join(_of_device(asked, device, number) for number in range(count))
-                note(f"what {_SMI} says", device.name)
+                if (source := line_outside("/subprocess.py", "/triton/testing.py")) is not None:
+                    note(f"what {_SMI} says", device.name, source)
                 args = [sys.executable, "-S", "-c", f"print({said!r})"]
             super().__init__(args, *rest, **kwargs)
 

@@ -54,6 +54,16 @@ def user_line(generated: Collection[str] = ()) -> str:
     return next((f"{frame.f_code.co_filename}:{line}" for frame, line in _user_frames(generated)), "unknown")
 
 
+def line_outside(*files: str) -> str | None:
+    """The innermost line of the stack that is neither ours nor of ``files``, given by the ends of their paths; ``None``
+    where it is torch's."""
+    for frame, line in walk_stack(sys._getframe(1)):
+        file = frame.f_code.co_filename
+        if not file.startswith((_OURS, "<")) and not file.endswith(files):
+            return None if file.startswith(_TORCH) else f"{file}:{line}"
+    return None
+
+
 def user_stack(generated: Collection[str] = ()) -> tuple[FrameType | None, tuple[str, ...]]:
     """The innermost frame that is neither torch's nor ours, nor of the ``generated`` files, and the lines of all such,
     outermost first."""

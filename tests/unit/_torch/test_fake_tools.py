@@ -14,14 +14,14 @@ H200 = Device(name="NVIDIA H200", kind="cuda", total_memory_bytes=141 * 2**30)
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, str]]:
     monkeypatch.setattr("shutil.which", lambda name: None)
     return []
 
 
-def test_nvidia_smi_names_the_planned_devices_and_that_is_noted(told: list[tuple[str, str]]) -> None:
+def test_nvidia_smi_names_the_planned_devices_and_that_is_noted(told: list[tuple[str, str, str]]) -> None:
     former, patches = subprocess.Popen, Patches()
-    answer_for_tools(patches, H200, 2, lambda asked, value: told.append((asked, value)))
+    answer_for_tools(patches, H200, 2, lambda *noted: told.append(noted))
     try:
         said = subprocess.run(["nvidia-smi"], capture_output=True, text=True, check=True).stdout
         query = ["/usr/bin/nvidia-smi", "--query-gpu=name,memory.total,power.draw", "--format=csv,noheader"]
@@ -32,14 +32,15 @@ def test_nvidia_smi_names_the_planned_devices_and_that_is_noted(told: list[tuple
         patches.undo()
     assert said.splitlines() == ["GPU 0: NVIDIA H200", "GPU 1: NVIDIA H200"]
     assert fields == ["NVIDIA H200, 144384 MiB, [N/A]"] * 2
-    assert told == [("what nvidia-smi says", "NVIDIA H200")] * 2
+    assert [each[:2] for each in told] == [("what nvidia-smi says", "NVIDIA H200")] * 2
+    assert all(each[2].startswith(f"{__file__}:") for each in told)
     assert subprocess.Popen is former
 
 
 def test_a_tool_that_is_there_answers_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/" + name)
     patches = Patches()
-    answer_for_tools(patches, H200, 1, lambda asked, value: pytest.fail("it was not asked"))
+    answer_for_tools(patches, H200, 1, lambda *noted: pytest.fail("it was not asked"))
     try:
         with pytest.raises(FileNotFoundError):
             subprocess.run(["/no/such/place/nvidia-smi"], check=True)
