@@ -42,6 +42,7 @@ from torchledger.work.categories import operator_name
 from torchledger.work.element_sizes import element_size
 from torchledger.work.graph_collectives import WAIT, GraphCollective
 from torchledger.work.list_costs import works_on_lists
+from torchledger.work.tensor_layouts import row_major
 
 
 def price_calls(
@@ -218,8 +219,40 @@ def _price(model: TimeModel, call: StepCall, as_launches: _AsLaunches, *, beside
             notes = [note for note in (found.note, question.note) if note]
             answer = replace(found, subject=subject_of(call), note="; ".join(notes) or None)
             answer = _in_a_step(model, call, answer) if is_of_catalogue(call) else answer
+            answer = _with_copies(model, call, as_launches, answer)
             return _not_from_the_cache(model, call, answer) if _accumulates(call) else answer
     return _by_bytes(model, call, reason)
+
+
+def _with_copies(model: TimeModel, call: StepCall, as_launches: _AsLaunches, said: Prediction) -> Prediction:
+    """A norm over rows that do not lie one behind the other, and the copies in which they do."""
+    if operator_name(call.name)[1] not in _OF_ROWS_BEHIND_ONE_ANOTHER:
+        return said
+    shape = call.arguments[0].shape if call.arguments else ()
+    turned = [each for each in call.arguments if each.shape == shape and not _is_contiguous(each)]
+    for each in turned:
+        nbytes = 2 * math.prod(shape) * (element_size(each.dtype) or 4)
+        copy = replace(
+            call, name="aten::clone", arguments=(each,), kernels=1, flops=0, bytes_moved=nbytes, settings=None
+        )
+        copied = _price(model, copy, as_launches)
+        said = replace(
+            said,
+            duration_us=said.duration_us + copied.duration_us,
+            low_us=said.low_us + copied.low_us,
+            high_us=said.high_us + copied.high_us,
+        )
+    return said
+
+
+_OF_ROWS_BEHIND_ONE_ANOTHER = ("native_layer_norm", "native_layer_norm_backward")
+"""Whose kernels torch gives no other (``layer_norm_kernel.cu``)."""
+
+
+def _is_contiguous(argument: TensorArgument) -> bool:
+    behind = row_major(argument.shape)
+    sides = zip(argument.shape, argument.stride or behind, behind, strict=True)
+    return all(size == 1 or stride == expected for size, stride, expected in sides)
 
 
 def is_of_sparse(call: StepCall) -> bool:

@@ -420,6 +420,22 @@ def test_the_command_prints_calls_graphs_eager_work_optimizer_and_host(model: Ti
     assert isinstance(refused.exception, PredictError) and "holds an optimizer" in str(refused.exception)
 
 
+def test_rows_of_a_norm_that_do_not_lie_behind_one_another_are_copied_first(h200: TimeModel) -> None:
+    def norm(stride: tuple[int, ...], *, name: str = "aten::native_layer_norm") -> float:
+        rows = TensorArgument((8, 1500, 384), "float32", stride)
+        grad = TensorArgument((8, 1500, 384), "float32", (576000, 384, 1))
+        weight = TensorArgument((384,), "float32", (1,))
+        given = (rows, weight, weight) if name.endswith("norm") else (grad, rows, weight)
+        call = make_step_call(name=name, kernels=2, arguments=given, bytes_moved=36_864_000, flops=0)
+        ((_, said),) = price_calls(h200, [call], ran_on_cpu=False)
+        assert said.low_us <= said.duration_us <= said.high_us
+        return said.duration_us
+
+    for name in ("aten::native_layer_norm", "aten::native_layer_norm_backward"):
+        behind, turned = norm((576000, 384, 1), name=name), norm((576000, 1, 1500), name=name)
+        assert turned > behind + 2 * 4 * 8 * 1500 * 384 / h200.machine.bytes_per_us
+
+
 def test_time_steps_of_a_recurrent_layer_are_in_its_price(h200: TimeModel) -> None:
     settings = tuple((name, (value,)) for name, value in (("mode", 2), ("hidden_size", 128), ("num_layers", 2)))
     calls = [
