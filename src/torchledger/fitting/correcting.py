@@ -257,6 +257,10 @@ def _columns(rows: _Rows) -> NDArray[np.int64]:
     return np.array([*every[: rows.n_shape], rows.entry.feature_names.index("log expected"), every[-1]])
 
 
+_ROUNDING = 1e-9
+"""By how much a logarithm may be off that is computed in another order."""
+
+
 def error_pct(model: TimeModel, samples: Sequence[Sample]) -> tuple[float | None, dict[str, float], float | None]:
     """Mean error in per cent over the operators' means, these by operator, and the share of times within their
     intervals: of samples that were not learned from. ``None`` where there are none."""
@@ -270,7 +274,7 @@ def error_pct(model: TimeModel, samples: Sequence[Sample]) -> tuple[float | None
         features, middle, width, _ = answer(model.entries[own.key], model.machine, own.features)
         error = middle + features.log_baseline - np.log(own.times_us)
         by_operator.setdefault(table.operator, []).append(100 * np.abs(np.expm1(error)))
-        held.append(np.abs(error) <= width)
+        held.append(np.abs(error) <= width + _ROUNDING)
     means: Mapping[str, float] = {name: float(np.mean(np.concatenate(all_))) for name, all_ in by_operator.items()}
     if not means:
         return None, {}, None
