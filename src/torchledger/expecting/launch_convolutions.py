@@ -160,8 +160,13 @@ def convolution_shape(launch: Launch) -> dict[str, float] | None:
         "item size": float(item_size),
         "float16": float(image.dtype == "float16"),
         "transposed": float(runs_back),
-        "copied bytes": item_size * sum(_copied_elements(buffer, channels_last) for buffer in images),
+        "copied bytes": max(item_size, _COPIED_AT_ONCE)
+        * sum(_copied_elements(buffer, channels_last) for buffer in images),
     }
+
+
+_COPIED_AT_ONCE = 4
+"""Bytes: each thread of a copy into another layout moves one element, and smaller ones take it as long."""
 
 
 def _tensors(launch: Launch) -> tuple[list[Buffer], list[Buffer]]:

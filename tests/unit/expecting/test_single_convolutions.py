@@ -9,7 +9,7 @@ import pytest
 
 from factories import make_buffer, make_launch
 from torchledger.expecting.depth_folding import DEEP, OF_VOLUMES
-from torchledger.expecting.launch_convolutions import EXACT_FLOAT32
+from torchledger.expecting.launch_convolutions import EXACT_FLOAT32, convolution_shape
 from torchledger.expecting.launch_features import LaunchFeatures, features_of_launches
 from torchledger.fitting.convolution_factors import fit_convolution_factors
 from torchledger.nouns import Launch
@@ -154,3 +154,16 @@ def test_channels_of_images_of_two_by_two_run_one_by_one_under_larger_filters_an
     assert slow.high_us > 10 * slow.low_us
     (single,) = predict_launches(MODEL, [depthwise(2, 7, "float32")])
     assert single.duration_us is not None and single.duration_us < slow.duration_us / 30
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_copy_into_another_layout_takes_elements_as_long_whatever_their_size(dtype: str) -> None:
+    shapes = (64, 128, 64, 64), (128, 128, 3, 3), (64, 128, 64, 64)
+    last = convolution(*shapes, dtype=dtype, channels_last=True)
+    first = convolution(*shapes, dtype=dtype)
+    mixed = replace(last, buffers=(first.buffers[0], *last.buffers[1:]))
+    shape = convolution_shape(mixed)
+    assert shape is not None and shape["copied bytes"] == 4 * 2 * math.prod(shapes[0])
+    assert all(convolution_shape(each)["copied bytes"] == 0 for each in (first, last))  # type: ignore[index]
+    said, plain = (each.duration_us for each in predict_launches(MODEL, [mixed, last]))
+    assert said > plain
