@@ -121,27 +121,42 @@ def note_choices(func: Any, args: Sequence[Any], result: Any) -> None:
         size = args[0].shape[places[0] if places and type(places[0]) is int else -1]
         if isinstance(chosen, torch.Tensor) and chosen.dtype is torch.int64 and type(size) is int:
             chosen._choices = size
+    elif name == "aten::clamp" and (count := _whole_numbers_between(*args[1:])) is not None:
+        result._choices = count  # levels of a pyramid, say
     elif name == "aten::eq" and hasattr(args[0], "_choices"):
         result._share = 1 / args[0]._choices
     elif name in _PUTS and args[0].dim() and len(args) > 3 and not isinstance(args[3], torch.Tensor):
         chosen, size = args[2].shape[args[1]], args[0].shape[args[1]]
         if type(chosen) is type(size) is int and size:
             result._share = min(1.0, chosen / size)
-    elif name in _KEEPS and isinstance(result, torch.Tensor):
+    elif (name in _KEEPS or (name in _SHIFTS and not isinstance(args[1], torch.Tensor))) and isinstance(
+        result, torch.Tensor
+    ):
         for attribute in ("_choices", "_share", "_is_uniform"):
             if hasattr(args[0], attribute):
                 setattr(result, attribute, getattr(args[0], attribute))
 
 
+def _whole_numbers_between(low: Any = None, high: Any = None, *others: Any) -> int | None:
+    if not all(isinstance(each, (int, float)) and each == int(each) for each in (low, high)):
+        return None
+    return int(high - low) + 1 if 0 < high - low < _MOST_LEVELS else None
+
+
+_MOST_LEVELS = 16
+"""Between bounds further apart numbers are taken to be any."""
+
 _UNIFORM = ("aten::rand", "aten::rand_like")
 _BELOW, _ABOVE = frozenset(("aten::lt", "aten::le")), frozenset(("aten::gt", "aten::ge"))
 _CHOOSES = ("aten::topk", "aten::argmax", "aten::argmin", "aten::max", "aten::min")
 _PUTS = ("aten::scatter_", "aten::scatter")
+_SHIFTS = ("aten::add", "aten::sub")
 _KEEPS = tuple(
     f"aten::{name}"
     for name in (
         "view", "_unsafe_view", "reshape", "transpose", "permute", "t", "unsqueeze", "squeeze", "select", "slice",
-        "clone", "_to_copy", "detach", "alias", "expand", "contiguous", "index", "copy_", "lift_fresh",
+        "clone", "_to_copy", "floor", "round", "detach", "alias", "expand", "contiguous", "index", "copy_",
+        "lift_fresh",
     )
 )  # fmt: skip
 

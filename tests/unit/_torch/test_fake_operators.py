@@ -230,3 +230,11 @@ def test_products_that_are_added_are_of_the_dtype_that_is_asked_for(fake: FakeDe
     assert torch.addmm(rows, left[0], right[0], out_dtype=torch.float32, out=rows) is rows
     made = torch.baddbmm(rows.expand(3, 4, 6), left, right, out_dtype=torch.float32)
     assert made.shape == (3, 4, 6) and made.dtype is torch.float32
+
+
+def test_levels_between_two_bounds_have_equal_shares(fake: FakeDevice) -> None:
+    sizes = torch.rand(8000, device="cuda")
+    levels = torch.clamp(torch.floor(4 + torch.log2(sizes)), min=2, max=5).to(torch.int64) - 2
+    assert all(torch.where(levels == level)[0].shape == (2000,) for level in range(4))
+    assert torch.where(torch.clamp(sizes, 0, 1000) == 3)[0].shape == (8000,)
+    assert torch.where(torch.clamp(sizes, 0.5, 2) == 1)[0].shape == (8000,)
