@@ -5,6 +5,7 @@ transposed convolutions. For ``eager_strangers_cuda.py --libraries``."""
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -107,10 +108,8 @@ class DrawnOfLibraries(Drawn):
         else:
             side = self.rng.choice((14, 28, 32, 48, 56, 64, 96, 112, 128, 160, 192, 256, 320))
             sides = (side, self.rng.choice((side, side, side // 2 + 1)))
-        pixels = sides[0] * sides[1] * (sides[2] if len(sides) > 2 else 1)
-        while pixels > self.most:
+        while (pixels := math.prod(sides)) > self.most:
             sides = tuple(max(2, each // 2) for each in sides)
-            pixels = sides[0] * sides[1] * (sides[2] if len(sides) > 2 else 1)
         batch = max(1, min(self.size(1, 128), self.most // (pixels * channels)))
         if batch * pixels * channels > self.most:
             channels = max(1, self.most // (pixels * batch))

@@ -51,7 +51,8 @@ _NO_SEQUENCE = 2**63
 _COPIES = "aten::copy_"
 _COPIES_OF_TENSORS = frozenset({_COPIES, "aten::_to_copy"})
 _PLAIN = (torch.Tensor,)
-_CLASSES: tuple[type, ...] = (torch.nn.Parameter,)
+_CLASSES = (torch.nn.Parameter, OfProgram)
+"""Classes whose tensors are heard of as such; those of a program are fake ones, which a plan alone has."""
 _NO_WORK = ("profiler", "prim")
 """Marks of a profiler, and questions to a tensor such as which device it is on."""
 _DISTRIBUTED = "DTensor"
@@ -116,7 +117,6 @@ class EagerCalls(TorchDispatchMode):
         self._inside = inside
         self._is_entered = False
         self._tensors: tuple[type, ...] = _PLAIN
-        self._classes: tuple[type, ...] = _CLASSES
         self._storages: StorageWatch | None = None
         self.memory: HeardMemory | None = None
         self._module_names: dict[int, str] = {}
@@ -143,7 +143,6 @@ class EagerCalls(TorchDispatchMode):
         if mode is not None and not isinstance(mode, FakeTensors):
             return False
         self._tensors = _PLAIN if mode is None else (*_PLAIN, FakeTensor)
-        self._classes = _CLASSES if mode is None else (*_CLASSES, OfProgram)
         self._watch_storages(mode)
         note_mode()
         self._streams = active_order()
@@ -234,7 +233,7 @@ class EagerCalls(TorchDispatchMode):
         """Pass the call on; tensor subclasses are left to unpack themselves, their inner calls come here again."""
         kwargs = kwargs or {}
         with torch._C.DisableTorchFunctionSubclass():  # as _unseen, which may not fail here
-            if not all(issubclass(kind, self._classes) or kind in self._tensors for kind in types):
+            if not all(issubclass(kind, _CLASSES) or kind in self._tensors for kind in types):
                 if FakeTensor in types and FakeTensor not in self._tensors:
                     # Somebody asks what would come of it; the tensors do not take it from here once a mode has had it.
                     return func(*args, **kwargs)

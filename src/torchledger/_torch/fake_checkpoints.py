@@ -24,7 +24,6 @@ from torch.utils._pytree import tree_map_only
 
 from torchledger._torch.lazy_import import after_import
 from torchledger._torch.patching import Patches
-from torchledger._torch.tensors import tensors_in
 
 _DISTRIBUTED = "torch.distributed.checkpoint"
 _SAVES = ("save", "save_state_dict")
@@ -180,7 +179,7 @@ class _ReadOnHost:
 
 
 def _has_fake(tensors: Mapping[str, torch.Tensor]) -> bool:
-    return any(isinstance(each, FakeTensor) for each in tensors_in(list(tensors.values())))
+    return any(isinstance(each, FakeTensor) for each in tensors.values())
 
 
 def _head(

@@ -129,16 +129,19 @@ def note_choices(func: Any, args: Sequence[Any], result: Any) -> None:
         chosen, size = args[2].shape[args[1]], args[0].shape[args[1]]
         if type(chosen) is type(size) is int and size:
             result._share = min(1.0, chosen / size)
-    elif (name in _KEEPS or (name in _SHIFTS and not isinstance(args[1], torch.Tensor))) and isinstance(
-        result, torch.Tensor
-    ):
+    elif isinstance(result, torch.Tensor) and (name in _KEEPS or _is_shifted(name, args)):
         for attribute in ("_choices", "_share", "_is_uniform"):
             if hasattr(args[0], attribute):
                 setattr(result, attribute, getattr(args[0], attribute))
 
 
+def _is_shifted(name: str, args: Sequence[Any]) -> bool:
+    """True where one number is added to all of a tensor."""
+    return name in ("aten::add", "aten::sub") and not isinstance(args[1], torch.Tensor)
+
+
 def _whole_numbers_between(low: Any = None, high: Any = None, *others: Any) -> int | None:
-    if not all(isinstance(each, (int, float)) and each == int(each) for each in (low, high)):
+    if not all(isinstance(each, (int, float)) and float(each).is_integer() for each in (low, high)):
         return None
     return int(high - low) + 1 if 0 < high - low < _MOST_LEVELS else None
 
@@ -150,7 +153,6 @@ _UNIFORM = ("aten::rand", "aten::rand_like")
 _BELOW, _ABOVE = frozenset(("aten::lt", "aten::le")), frozenset(("aten::gt", "aten::ge"))
 _CHOOSES = ("aten::topk", "aten::argmax", "aten::argmin", "aten::max", "aten::min")
 _PUTS = ("aten::scatter_", "aten::scatter")
-_SHIFTS = ("aten::add", "aten::sub")
 _KEEPS = tuple(
     f"aten::{name}"
     for name in (

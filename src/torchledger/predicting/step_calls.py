@@ -42,7 +42,7 @@ from torchledger.work.categories import operator_name
 from torchledger.work.element_sizes import element_size
 from torchledger.work.graph_collectives import WAIT, GraphCollective
 from torchledger.work.list_costs import works_on_lists
-from torchledger.work.tensor_layouts import row_major
+from torchledger.work.tensor_layouts import is_contiguous
 
 
 def price_calls(
@@ -229,7 +229,7 @@ def _with_copies(model: TimeModel, call: StepCall, as_launches: _AsLaunches, sai
     if operator_name(call.name)[1] not in _OF_ROWS_BEHIND_ONE_ANOTHER:
         return said
     shape = call.arguments[0].shape if call.arguments else ()
-    turned = [each for each in call.arguments if each.shape == shape and not _is_contiguous(each)]
+    turned = [each for each in call.arguments if each.shape == shape and not is_contiguous(each)]
     for each in turned:
         nbytes = 2 * math.prod(shape) * (element_size(each.dtype) or 4)
         copy = replace(
@@ -247,12 +247,6 @@ def _with_copies(model: TimeModel, call: StepCall, as_launches: _AsLaunches, sai
 
 _OF_ROWS_BEHIND_ONE_ANOTHER = ("native_layer_norm", "native_layer_norm_backward")
 """Whose kernels torch gives no other (``layer_norm_kernel.cu``)."""
-
-
-def _is_contiguous(argument: TensorArgument) -> bool:
-    behind = row_major(argument.shape)
-    sides = zip(argument.shape, argument.stride or behind, behind, strict=True)
-    return all(size == 1 or stride == expected for size, stride, expected in sides)
 
 
 def is_of_sparse(call: StepCall) -> bool:

@@ -88,3 +88,14 @@ def row_major(shape: tuple[int, ...]) -> _Strides:
     (12, 4, 1)
     """
     return tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
+
+
+def is_contiguous(tensor: TensorArgument) -> bool:
+    """Whether a tensor's elements lie behind one another in the order of its dimensions, as far as is known.
+
+    >>> is_contiguous(TensorArgument((2, 1, 4), "float32", (4, 9, 1)))
+    True
+    """
+    behind = row_major(tensor.shape)
+    sides = zip(tensor.shape, tensor.stride or behind, behind, strict=True)
+    return all(size == 1 or stride == expected for size, stride, expected in sides)

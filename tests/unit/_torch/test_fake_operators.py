@@ -238,3 +238,4 @@ def test_levels_between_two_bounds_have_equal_shares(fake: FakeDevice) -> None:
     assert all(torch.where(levels == level)[0].shape == (2000,) for level in range(4))
     assert torch.where(torch.clamp(sizes, 0, 1000) == 3)[0].shape == (8000,)
     assert torch.where(torch.clamp(sizes, 0.5, 2) == 1)[0].shape == (8000,)
+    assert torch.where(torch.clamp(sizes, 0, float("inf")) == 1)[0].shape == (8000,)
