@@ -36,7 +36,10 @@ from torchledger.work.unaligned import Pays, stays_as_it_is
 
 _CUDA_VERSION = "13.0"
 _NCCL_VERSION = (2, 28, 9)
-_MAX_SHARED_PER_BLOCK = 232448
+_SHARED_KIB = {(7, 0): 96, (7, 5): 64, (8, 0): 164, (8, 6): 100, (8, 9): 100, (9, 0): 228, (10, 0): 228, (12, 0): 100}
+"""Shared memory of a multiprocessor by compute capability (CUDA C programming guide, table of technical
+specifications); since 8.0 a block can have all but ``_RESERVED_SHARED`` bytes of it."""
+_LATEST_SHARED_KIB, _RESERVED_SHARED, _FIRST_RESERVED = 228, 1024, (8, 0)
 _REGISTERS = 65536
 
 
@@ -156,7 +159,8 @@ def _generators(count: int) -> tuple[_Generator, ...]:
 def properties_of(device: Device) -> Any:
     """What ``torch.cuda.get_device_properties`` would say of a device."""
     major, minor = device.compute_capability or (0, 0)
-    shared = device.max_shared_memory_per_multiprocessor_bytes
+    capability = (major, minor)
+    shared = device.max_shared_memory_per_multiprocessor_bytes or _SHARED_KIB.get(capability, _LATEST_SHARED_KIB) << 10
     return types.SimpleNamespace(
         name=device.name,
         major=major,
@@ -168,8 +172,8 @@ def properties_of(device: Device) -> Any:
         max_threads_per_multi_processor=device.max_threads_per_multiprocessor or 2048,
         max_threads_per_block=device.max_threads_per_block or 1024,
         shared_memory_per_block=49152,
-        shared_memory_per_block_optin=_MAX_SHARED_PER_BLOCK,
-        shared_memory_per_multiprocessor=shared or _MAX_SHARED_PER_BLOCK + 1024,
+        shared_memory_per_block_optin=shared - _RESERVED_SHARED * (capability >= _FIRST_RESERVED),
+        shared_memory_per_multiprocessor=shared,
         L2_cache_size=device.l2_cache_bytes or 0,
         clock_rate=int((device.clock_rate_mhz or 0) * 1000),
         memory_clock_rate=int((device.memory_clock_rate_mhz or 0) * 1000),

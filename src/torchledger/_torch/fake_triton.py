@@ -29,6 +29,22 @@ def _refuse_to_compile(patches: Patches) -> None:
     patches.set(compile_fx, "compile_fx", refuse)
 
 
+class _Utilities:
+    """What programs ask Triton's driver of a device, as libraries of kernels do that choose their tiles by it."""
+
+    def get_device_properties(self, index: int = 0) -> dict[str, int]:
+        told: Any = torch.cuda.get_device_properties(index)
+        return {
+            "max_shared_mem": told.shared_memory_per_block_optin,
+            "max_num_regs": told.regs_per_multiprocessor,
+            "multiprocessor_count": told.multi_processor_count,
+            "warpSize": told.warp_size,
+            "sm_clock_rate": told.clock_rate,
+            "mem_clock_rate": told.memory_clock_rate,
+            "mem_bus_width": told.memory_bus_width,
+        }
+
+
 def patch_triton(patches: Patches, capability: tuple[int, int]) -> None:
     """Have Triton compile for a device of a ``capability``, and launch nothing; without Triton nothing compiles."""
     import torch.utils._triton as checks
@@ -45,6 +61,8 @@ def patch_triton(patches: Patches, capability: tuple[int, int]) -> None:
     class Driver:
         """Triton's driver of a device that is not there."""
 
+        utils = _Utilities()
+
         def get_current_target(self) -> Any:
             return target
 
@@ -59,6 +77,15 @@ def patch_triton(patches: Patches, capability: tuple[int, int]) -> None:
 
         def get_device_capability(self, device: Any = None) -> tuple[int, int]:
             return capability
+
+        def get_device_interface(self) -> Any:
+            return torch.cuda
+
+        def get_empty_cache_for_benchmark(self) -> Any:
+            return torch.empty(0, device="cuda")
+
+        def clear_cache(self, cache: Any) -> None:
+            return None
 
         def get_benchmarker(self) -> Any:
             return lambda call, **kwargs: 1.0
