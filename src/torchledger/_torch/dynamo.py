@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 from torchledger._torch.living import living
@@ -63,18 +64,46 @@ MAKES_COMPILED = "torch._dynamo.eval_frame"
 
 
 def before_compiling(action: Callable[[], None]) -> Patches:
-    """Do ``action`` before a function is made that compiles what it calls, until the patches are undone.
+    """Do ``action`` before a function is made that compiles what it calls, until the patches are undone; of those that
+    libraries make while they are imported, and which may never be called, once Dynamo is given something to compile.
 
     With ``fullgraph=True`` Dynamo traces such a function before it imports the compiler.
     """
     patches = Patches()
 
     def make(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        action()
+        before_its_frames(patches, action)
         return original(*args, **kwargs)
 
     patches.around(sys.modules[MAKES_COMPILED].OptimizeContext, "__init__", make)
     return patches
+
+
+def before_its_frames(patches: Patches, action: Callable[[], None]) -> None:
+    """Do ``action`` now; where it is a library that is being imported which asks for a compiled function, before Dynamo
+    compiles for the first time, until the patches are undone."""
+    if not _imports_library(sys._getframe(1)):
+        action()
+        return
+    from torch._dynamo.convert_frame import CatchErrorsWrapper
+
+    def given(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        action()
+        return original(*args, **kwargs)
+
+    patches.around(CatchErrorsWrapper, "__call__", given)
+
+
+def _imports_library(frame: FrameType | None) -> bool:
+    """Whether the code that runs is that of an installed library which is being imported."""
+    while frame is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+    if frame is None or frame.f_back is None or not frame.f_back.f_code.co_filename.startswith("<frozen importlib"):
+        return False
+    return any(folder in frame.f_code.co_filename for folder in _INSTALLED)
+
+
+_INSTALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 
 
 def keep_out_of(patches: Patches, folder: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from torchledger._torch.devices import has_cuda
+from torchledger._torch.dynamo import before_its_frames
 from torchledger._torch.eager_calls import EagerCalls
 from torchledger._torch.eager_flops import EagerFlops
 from torchledger._torch.optimizers import facts_of_optimizer, holds_optimizer
@@ -67,11 +68,12 @@ def watch_profiler_steps(stepped: Callable[[], None]) -> Patches:
 
 
 def watch_compile(begins: Callable[[], None]) -> Patches:
-    """Hear each ``torch.compile`` of the program, before it, until the patches are undone."""
+    """Hear each ``torch.compile`` of the program, before it, until the patches are undone; those that libraries call
+    while they are imported as ``before_its_frames`` does."""
     patches = Patches()
 
     def compiled(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        begins()
+        before_its_frames(patches, begins)
         return original(*args, **kwargs)
 
     patches.around(torch, "compile", compiled)
