@@ -5,7 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchledger.expecting.int8_times import CONTIGUOUS_COLUMNS, CONTIGUOUS_ROWS, Int8Costs, int8_us
+from torchledger.expecting.int8_times import (
+    CONTIGUOUS_COLUMNS,
+    CONTIGUOUS_ROWS,
+    PACKED_WEIGHTS,
+    Int8Costs,
+    int8_us,
+    packed_us,
+)
 from torchledger.nouns import Buffer, Launch, StepCall, TensorArgument
 from torchledger.predicting.devices import find_model
 from torchledger.predicting.int8_launches import INT8
@@ -23,6 +30,32 @@ def test_a_product_takes_no_less_time_for_more_of_any_side(
     assert least > 0
     for more in ((rows + 64, depth, columns), (rows, depth + 64, columns), (rows, depth, columns + 64)):
         assert int8_us(*more, costs, multiprocessors=132) >= least
+
+
+@given(st.integers(1, 4000), SIDES, SIDES)
+def test_weights_of_eight_bits_take_no_less_time_for_more_of_any_side(rows: int, depth: int, columns: int) -> None:
+    least = packed_us(rows, depth, columns, PACKED_WEIGHTS, multiprocessors=132)
+    assert least > 0
+    for more in ((rows + 1, depth, columns), (rows, depth + 1, columns), (rows, depth, columns + 1)):
+        assert packed_us(*more, PACKED_WEIGHTS, multiprocessors=132) >= least
+
+
+def test_half_precision_by_weights_of_eight_bits_is_no_product_of_tensor_cores() -> None:
+    moved = {"bytes_read": 1, "bytes_written": 1}
+    buffers = (
+        Buffer("x", "input", "bfloat16", (16, 4096), (4096, 1), "cuda:0", **moved),
+        Buffer("w", "input", "int8", (11008, 4096), (4096, 1), "cuda:0", **moved),
+        Buffer("s", "input", "bfloat16", (11008,), (1,), "cuda:0", **moved),
+        Buffer("y", "output", "bfloat16", (16, 11008), (11008, 1), "cuda:0", **moved),
+    )
+    name = "torch.ops.aten._weight_int8pack_mm.default"
+    launch = Launch(
+        "forward_0", 0, "k", name, "extern", "cuda:0", buffers=buffers, call=name, flops=2 * 16 * 4096 * 11008
+    )
+    (found,) = predict_launches(find_model("H200"), [launch])
+    assert found.model == INT8
+    assert found.duration_us > 50 * found.roofline_us
+    assert found.low_us < found.duration_us < found.high_us
 
 
 def product(stride: tuple[int, int]) -> Launch:
