@@ -40,8 +40,8 @@ RUNS: tuple[tuple[str, ...], ...] = (("{out}/answers.npz", "--check"),)
 
 LABELS = ROOT / "data/h200/operators_torch2.11.parquet"
 FORWARD, BACKWARD = PASSES[0], "backward"
-BEFORE_THESE = "hopper_blended_conv2d.npz"
-WIDTH, HIDDEN, EPOCHS, ASKED = 256, 3, {FORWARD: 60, BACKWARD: 70}, {FORWARD: 480_000, BACKWARD: 240_000}
+BEFORE_THESE = "hopper_wide_conv2d.npz"
+WIDTH, HIDDEN, EPOCHS, ASKED = 336, 3, {FORWARD: 60, BACKWARD: 70}, {FORWARD: 480_000, BACKWARD: 240_000}
 LAYER_WEIGHTS = {"operator": 60}
 """Half of the layers that are asked are drawn as the operator's labels are."""
 

@@ -49,6 +49,8 @@ DRAWN = tuple(
         "further_operator_layers",
         "operator_gradients",
         "half_layers",
+        "operator_passes",
+        "further_half_layers",
     )
 )
 PARAMETERS = (
@@ -56,7 +58,7 @@ PARAMETERS = (
     *("groups", "channels_last"),
 )
 MEMBERS, TEACHER_WIDTH, TEACHER_EPOCHS = 2, 128, 26
-WIDTH, HIDDEN, EPOCHS, ASKED = 256, 3, 28, 210_000
+WIDTH, HIDDEN, EPOCHS, ASKED = 320, 3, 36, 450_000
 LEANING = 0.5
 """Half way between the middle of what is likely and what errs least relative to the time: errs less than either."""
 MOST_SPREAD = 1.25

@@ -3,14 +3,14 @@
     python benchmarks/operator_loops.py draw FOLDER [--count 700] [--seed 28]     # without a GPU
     python benchmarks/operator_loops.py measure FOLDER -o ROWS.json [--limit 200] # on the GPU
     python benchmarks/operator_loops.py judge ROWS.json [--model H200]
-    python benchmarks/operator_loops.py learn ROWS.json [MORE.json ...] --model H200 -o NEW
+    python benchmarks/operator_loops.py learn ROWS.json [MORE.json ...] --model H200 -o NEW [--all]
 
 ``draw`` takes shapes of the catalogue's operators that no label of ``data/h200`` has. ``measure`` times each by the
 device's own clock in the loop of ``torchledger sample`` (a direction repeated), in replays of a CUDA graph that holds
 one call, and in a training loop's order: forward, wait, backward, wait, five times. ``judge`` holds what is predicted
 against all three, the last two in their own states where the model knows them. ``learn`` fits these: what a direction
-takes longer in turns and in replays than repeated; it says the error with a quarter of the shapes, and of the
-operators, held out at a time, and of several files with each of them.
+takes longer in turns and in replays than repeated, by families and by what is left of each operator's own; it says the
+error with a quarter of the shapes, and of the operators, held out at a time, and of several files with each of them.
 """
 
 from __future__ import annotations
@@ -18,16 +18,31 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import math
 import statistics
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from torchledger.fitting.timing_states import State
+from torchledger.fitting.replays import (
+    Replay,
+    bytes_of_direction,
+    copies_slowly,
+    fit_replays,
+    kernels_of,
+    replayed_over_warm,
+)
+from torchledger.fitting.state_entries import PREFIX, Rest, fit_rests, replay_columns, rest_of_state, turn_columns
+from torchledger.fitting.time_model import TimeModel
+from torchledger.fitting.timing_states import State, family_of_operator
+from torchledger.fitting.turns import Turns, between_turns, fit_turns, turns_over_warm
+from torchledger.operators import find_operator
+from torchledger.work.element_sizes import ELEMENT_SIZES
 
 NEEDS: tuple[str, ...] = ("cuda",)
 RUNS: tuple[tuple[str, ...], ...] = (
@@ -73,7 +88,6 @@ def measure(folder: Path, output: Path, *, limit_s: float) -> None:
     """Time the points of a plan until ``limit_s`` have passed."""
     import torch
 
-    from torchledger.operators import find_operator
     from torchledger.sampling.cases import InputPool, make_case
     from torchledger.sampling.points import load_plan
 
@@ -227,83 +241,110 @@ def _read(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def learn(paths: Sequence[Path], model_name: str, output: Path) -> None:
+def learn(paths: Sequence[Path], model_name: str, output: Path, *, is_all: bool = False) -> None:
     """Fit what turns and replays cost, print how far they are off on shapes and operators that were held out, and write
     the model with both."""
-    import numpy as np
-
-    from torchledger.fitting.replays import fit_replays, replayed_over_warm
-    from torchledger.fitting.turns import fit_turns, turns_over_warm
     from torchledger.predicting.devices import find_model
     from torchledger.predicting.model_file import save_model
 
     model = find_model(model_name)
     of_files = [[row for row in _read(path) if "error" not in row] for path in paths]
 
-    def of_turns(costs: dict[str, float], row: Any) -> float:
-        asked = replace(model, extras={**model.extras, **costs})
-        return float(turns_over_warm(asked, row.between, np.array([row.warm_us]))[0][0])
+    def fitted(state: State, rows: Sequence[Any]) -> TimeModel:
+        """The model with what families and directions cost in a state, of these rows."""
+        costs = fit_turns(rows) if state == "turns" else fit_replays(rows)
+        other = {key: entry for key, entry in model.entries.items() if not key.startswith(f"{PREFIX}{state}/")}
+        known = replace(model, extras={**model.extras, **costs}, entries=other)
+        rests = [
+            Rest(*_direction_of(row.name), _columns(row)[0], math.log(_timed(row)[1] / row.warm_us) - shift)
+            for row in rows
+            for shift in [_family_shift(known, row)]
+        ]
+        return replace(known, entries={**other, **fit_rests(state, rests)})
 
-    def of_replays(costs: dict[str, float], row: Any) -> float:
-        asked = replace(model, extras={**model.extras, **costs})
-        kernels, warm_us = np.array([row.kernels]), np.array([row.warm_us])
-        return float(replayed_over_warm(asked, row.family, kernels, warm_us, np.array([row.is_slow_copy]))[0][0])
-
-    turns_of_files = [[turn for row in rows for turn in _turns_of(row)] for rows in of_files]
-    replays_of_files = [[replay for row in rows for replay in _replays_of(row)] for rows in of_files]
-    turns, replays = ([one for some in of for one in some] for of in (turns_of_files, replays_of_files))
-    turned, replayed = [len(some) for some in turns_of_files], [len(some) for some in replays_of_files]
-    _hold_out("turns", turns, [row.turns_us for row in turns], turned, fit_turns, of_turns)
-    _hold_out("replays", replays, [row.graph_us for row in replays], replayed, fit_replays, of_replays)
-    kept = {name: value for name, value in model.extras.items() if not name.startswith(("turns ", "graph "))}
-    learned = replace(model, extras=kept | fit_turns(turns) | fit_replays(replays))
+    readers: dict[State, Callable[[dict[str, Any]], list[Any]]] = {"turns": _turns_of, "graph": _replays_of}
+    learned = model
+    for state, read in readers.items():
+        by_file = [[each for row in rows for each in read(row)] for rows in of_files]
+        rows = [row for some in by_file for row in some]
+        if not is_all:
+            _hold_out(state, rows, [len(some) for some in by_file], partial(fitted, state))
+        found = fitted(state, rows)
+        kept = {name: value for name, value in learned.extras.items() if not name.startswith(f"{state} ")}
+        own = {name: value for name, value in found.extras.items() if name.startswith(f"{state} ")}
+        before = {key: entry for key, entry in learned.entries.items() if not key.startswith(f"{PREFIX}{state}/")}
+        after = {key: entry for key, entry in found.entries.items() if key.startswith(f"{PREFIX}{state}/")}
+        learned = replace(learned, extras=kept | own, entries=dict(sorted({**before, **after}.items())))
     save_model(learned, output, force=True, beside=None if "H200" in model.device else "NVIDIA_H200")
 
 
-Row = TypeVar("Row")
-
-
 def _hold_out(
-    what: str,
-    rows: Sequence[Row],
-    measured_us: Sequence[float],
-    of_files: Sequence[int],
-    fit: Callable[[Sequence[Row]], dict[str, float]],
-    shift_of: Callable[[dict[str, float], Row], float],
+    state: State, rows: Sequence[Any], of_files: Sequence[int], fit: Callable[[Sequence[Any]], TimeModel]
 ) -> None:
     """Print errors with a quarter of the shapes, and of the operators, held out at a time; and with a file, of which
     there are so many rows."""
     import numpy as np
 
-    found: list[Any] = list(rows)
-    operators = sorted({row.name.split(" ")[0] for row in found})
+    operators = sorted({row.name.split(" ")[0] for row in rows})
     divisions = [
-        ("shapes", np.arange(len(found)) // 2 % 4),
-        ("operators", np.array([operators.index(row.name.split(" ")[0]) % 4 for row in found])),
+        ("shapes", np.arange(len(rows)) // 2 % 4),
+        ("operators", np.array([operators.index(row.name.split(" ")[0]) % 4 for row in rows])),
     ]
     if len(of_files) > 1:
         divisions.append(("files", np.repeat(np.arange(len(of_files)), of_files)))
     for told, part_of in divisions:
-        before: dict[str, list[float]] = defaultdict(list)
-        after: dict[str, list[float]] = defaultdict(list)
+        errors: dict[str, dict[str, list[float]]] = {
+            way: defaultdict(list) for way in ("as repeated", "by families", "by directions")
+        }
         for part in range(int(part_of.max()) + 1):
-            costs = fit([row for row, own in zip(rows, part_of, strict=True) if own != part])
-            for place in np.flatnonzero(part_of == part):
-                row, us = found[place], measured_us[place]
-                before[row.name].append(abs(row.warm_us / us - 1))
-                after[row.name].append(abs(row.warm_us * float(np.exp(shift_of(costs, row))) / us - 1))
-        for way, errors in (("as repeated", before), (f"with what {what} cost", after)):
-            means = [100 * statistics.mean(some) for some in errors.values()]
-            print(
-                f"{what}, {told} held out, {way}: {len(rows)} times, mean of the operators "
-                f"{statistics.mean(means):.2f} %"
-            )
+            model = fit([row for row, own in zip(rows, part_of, strict=True) if own != part])
+            for row in (row for row, own in zip(rows, part_of, strict=True) if own == part):
+                family = _family_shift(model, row)
+                rest = rest_of_state(model, state, *_direction_of(row.name), _columns(row))
+                shifts = (0.0, family, family + (0.0 if rest is None else float(rest[0][0])))
+                for by, shift in zip(errors.values(), shifts, strict=True):
+                    by[row.name].append(abs(row.warm_us * math.exp(shift) / _timed(row)[1] - 1))
+        for way, by in errors.items():
+            means = [100 * statistics.mean(some) for some in by.values()]
+            mean = statistics.mean(means)
+            print(f"{state}, {told} held out, {way}: {len(rows)} times, mean of the operators {mean:.2f} %", flush=True)
+
+
+def _timed(row: Turns | Replay) -> tuple[State, float]:
+    """The state of a row, and its microseconds in it."""
+    return ("turns", row.turns_us) if isinstance(row, Turns) else ("graph", row.graph_us)
+
+
+def _family_shift(model: TimeModel, row: Turns | Replay) -> float:
+    """The logarithm of what a row's family makes of its time."""
+    import numpy as np
+
+    warm_us = np.array([row.warm_us])
+    if isinstance(row, Turns):
+        return float(turns_over_warm(model, row.between, warm_us)[0][0])
+    slow = np.array([row.is_slow_copy])
+    return float(replayed_over_warm(model, row.family, np.array([row.kernels]), warm_us, slow)[0][0])
+
+
+def _columns(row: Turns | Replay) -> Any:
+    """What its direction's own entry sees of a row, [1, columns]."""
+    import numpy as np
+
+    warm_us = np.array([row.warm_us])
+    if isinstance(row, Turns):
+        return turn_columns(row.between, warm_us)
+    read, written = (np.array([each]) for each in (row.read_bytes, row.written_bytes))
+    return replay_columns(read, written, np.array([row.kernels]), warm_us)
+
+
+def _direction_of(name: str) -> tuple[str, str]:
+    """The operator's key and the direction of a row's name."""
+    operator, direction = name.split(" ")
+    return find_operator(operator).key, direction
 
 
 def _turns_of(row: dict[str, Any]) -> list[Any]:
     """A row's directions that have another one beside them."""
-    from torchledger.fitting.turns import Turns, between_turns
-
     operator, size, families = _facts_of(row)
     found = []
     for direction in row["in turns"]:
@@ -316,24 +357,30 @@ def _turns_of(row: dict[str, Any]) -> list[Any]:
 
 def _replays_of(row: dict[str, Any]) -> list[Any]:
     """A row's directions that a graph could hold."""
-    from torchledger.fitting.replays import Replay, copies_slowly, kernels_of
-
     operator, size, families = _facts_of(row)
     found = []
     for direction in row["graph"]:
         kernels = int(kernels_of(operator, row["parameters"], direction, size)[0])
         is_slow = bool(copies_slowly(operator, row["parameters"], direction, size)[0])
-        times = (statistics.median(row[loop][direction]) for loop in ("repeated", "graph"))
-        found.append(Replay(f"{row['operator']} {direction}", families[direction], kernels, *times, is_slow))
+        warm_us, graph_us = (statistics.median(row[loop][direction]) for loop in ("repeated", "graph"))
+        read, written = (float(each[0]) for each in bytes_of_direction(operator, row["parameters"], direction, size))
+        found.append(
+            Replay(
+                f"{row['operator']} {direction}",
+                families[direction],
+                kernels,
+                warm_us,
+                graph_us,
+                is_slow,
+                read,
+                written,
+            )
+        )
     return found
 
 
 def _facts_of(row: dict[str, Any]) -> tuple[Any, float, dict[str, str]]:
     """A row's operator, bytes of an element, and the family of each direction."""
-    from torchledger.fitting.timing_states import family_of_operator
-    from torchledger.operators import find_operator
-    from torchledger.work.element_sizes import ELEMENT_SIZES
-
     operator, size = find_operator(row["operator"]), float(ELEMENT_SIZES[row["dtype"]])
     families = {
         direction: family_of_operator(operator, row["parameters"], direction, size) for direction in row["repeated"]
@@ -364,6 +411,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=28)
     parser.add_argument("--limit", type=float, default=200.0)
     parser.add_argument("--model", default="H200")
+    parser.add_argument("--all", action="store_true", help="learn: hold nothing out")
     arguments = parser.parse_args()
     if arguments.what == "draw":
         draw(arguments.path, count=arguments.count, seed=arguments.seed)
@@ -374,7 +422,7 @@ def main() -> None:
     elif arguments.what == "learn":
         if arguments.output is None:
             sys.exit("learn: say where to write the model with -o NEW")
-        learn([arguments.path, *arguments.more], arguments.model, arguments.output)
+        learn([arguments.path, *arguments.more], arguments.model, arguments.output, is_all=arguments.all)
     else:
         judge(arguments.path, arguments.model)
 

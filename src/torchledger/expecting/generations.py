@@ -67,6 +67,12 @@ _SIXTH_OF_HOPPER = replace(
 )
 _SEVENTH_OF_HOPPER = replace(_SIXTH_OF_HOPPER, products="hopper_further_products.npz")
 _NINTH_OF_HOPPER = replace(_SEVENTH_OF_HOPPER, passes="hopper_further_passes.npz", groups="hopper_further_groups.npz")
+_TWELFTH_OF_HOPPER = replace(
+    _NINTH_OF_HOPPER,
+    passes="hopper_broad_passes.npz",
+    groups="hopper_broad_groups.npz",
+    conv2d="hopper_broad_conv2d.npz",
+)
 _HOPPER = (
     _FIRST_OF_HOPPER,
     _SECOND_OF_HOPPER,
@@ -77,6 +83,9 @@ _HOPPER = (
     _SEVENTH_OF_HOPPER,
     _SEVENTH_OF_HOPPER,
     _NINTH_OF_HOPPER,
+    _NINTH_OF_HOPPER,
+    _NINTH_OF_HOPPER,
+    _TWELFTH_OF_HOPPER,
 )
 
 

@@ -38,7 +38,8 @@ _CACHED_BYTES = 45e6
 @dataclass(frozen=True)
 class Replay:
     """A direction that was timed both ways, at one shape: its key, its family (``timing_states.family_of_operator``),
-    its kernels, microseconds repeated and replayed, and whether ``copies_slowly``."""
+    its kernels, microseconds repeated and replayed, whether ``copies_slowly``, and the bytes that it reads and
+    writes."""
 
     name: str
     family: str
@@ -46,6 +47,8 @@ class Replay:
     warm_us: float
     graph_us: float
     is_slow_copy: bool = False
+    read_bytes: float = 0.0
+    written_bytes: float = 0.0
 
 
 def kernels_of(
@@ -56,6 +59,18 @@ def kernels_of(
     works = operator.work(operator.resolve(parameters), direction, item_size)  # type: ignore[arg-type]
     launched = sum(((as_column(work.bytes_moved, count) > 0).astype(np.int64) for work in works), np.zeros(count, int))
     return np.clip(launched, 1, MOST_KERNELS)
+
+
+def bytes_of_direction(
+    operator: Operator, parameters: Mapping[str, Any], direction: str, item_size: float, count: int = 1
+) -> tuple[Array, Array]:
+    """Bytes that a direction's kernels read and write at ``count`` shapes."""
+    works = operator.work(operator.resolve(parameters), direction, item_size)  # type: ignore[arg-type]
+    read, written = (
+        sum((as_column(getattr(work, name), count) for work in works), np.zeros(count))
+        for name in ("bytes_read", "bytes_written")
+    )
+    return read, written
 
 
 def copies_slowly(

@@ -17,7 +17,8 @@ from torchledger.expecting.operator_features import operator_features
 from torchledger.fitting.carrying import answer
 from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.regressors import EDGE
-from torchledger.fitting.replays import copies_slowly, kernels_of, replayed_over_warm
+from torchledger.fitting.replays import bytes_of_direction, copies_slowly, kernels_of, replayed_over_warm
+from torchledger.fitting.state_entries import PREFIX, replay_columns, rest_of_state, turn_columns
 from torchledger.fitting.time_model import Entry, TimeModel
 from torchledger.fitting.timing_states import State, family_of_operator, swept_over_warm
 from torchledger.fitting.turns import between_turns, turns_over_warm
@@ -276,9 +277,17 @@ def _over_warm(
     if state == "graph":
         kernels = kernels_of(operator, parameters, direction, item_size, count)
         slow = copies_slowly(operator, parameters, direction, item_size, count)
-        return replayed_over_warm(model, family, kernels, warm_us, slow)
-    between = between_turns(operator, parameters, direction, item_size, family, count)
-    return (np.zeros(count), np.zeros(count)) if between is None else turns_over_warm(model, between, warm_us)
+        shift, width = replayed_over_warm(model, family, kernels, warm_us, slow)
+        moved = bytes_of_direction(operator, parameters, direction, item_size, count)
+        columns = replay_columns(*moved, kernels, warm_us)
+    else:
+        between = between_turns(operator, parameters, direction, item_size, family, count)
+        if between is None:
+            return np.zeros(count), np.zeros(count)
+        shift, width = turns_over_warm(model, between, warm_us)
+        columns = turn_columns(between, warm_us)
+    own = rest_of_state(model, state, operator.key, direction, columns)
+    return (shift, width) if own is None else (shift + own[0], own[1])
 
 
 def _find(model: TimeModel, operator: str, direction: str, dtype: str) -> tuple[Entry, Operator, str]:
@@ -299,7 +308,7 @@ def _find(model: TimeModel, operator: str, direction: str, dtype: str) -> tuple[
         # Operators that run a general one's kernels were learned together with it.
         if (general := _general_key(declared)) is not None and f"{general}/{direction}" in model.entries:
             return model.entries[f"{general}/{direction}"], declared, name
-    known = sorted({key.split("/")[0] for key in model.entries if not key.startswith("launch:")})
+    known = sorted({key.split("/")[0] for key in model.entries if not key.startswith(("launch:", PREFIX))})
     keys = {c.key for c in candidates} | {_general_key(c) for c in candidates}
     directions = sorted({key.split("/")[1] for key in model.entries if key.split("/")[0] in keys})
     if directions:
