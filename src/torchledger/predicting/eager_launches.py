@@ -68,12 +68,14 @@ _PRODUCTS = frozenset(("mm", "addmm", "bmm", "baddbmm"))
 
 def _product(name: str, call: StepCall, device: str) -> Launch | None:
     """``None`` where it was not recorded how its factors are stored."""
-    factors = [each for each in call.arguments if len(each.shape) == 2 + ("bmm" in name)][-2:]
-    if len(factors) < 2 or any(each.stride is None for each in factors):
+    first, sides = int("add" in name), 2 + ("bmm" in name)
+    given, out = call.arguments[: first + 2], call.arguments[first + 2 :]
+    factors = given[first:]
+    if len(factors) < 2 or any(each.stride is None or len(each.shape) != sides for each in factors):
         return None
     left, right = factors
-    made = TensorArgument((*left.shape[:-1], right.shape[-1]), left.dtype)
-    return _launch(name, call, call.flops or 0, call.arguments, [made], device)
+    made = TensorArgument((*left.shape[:-1], right.shape[-1]), out[0].dtype if out else left.dtype)
+    return _launch(name, call, call.flops or 0, given, [made], device)
 
 
 def _pool(name: str, call: StepCall, device: str) -> Launch | None:

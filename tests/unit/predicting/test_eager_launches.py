@@ -342,3 +342,27 @@ def test_a_transposed_convolution_that_makes_a_smaller_image_is_told_by_its_weig
     call = replace(backward(image, weight, (1, 80, 8, 8), 2), flops=2 * one)
     launch = launch_of(call, "cuda:0")
     assert launch is not None and launch.flops == 2 * one
+
+
+@pytest.mark.parametrize(
+    ("name", "given_", "out"),
+    [
+        ("aten::mm", (dense(256, 1024), dense(1024, 32000)), dense(256, 32000)),
+        ("aten::mm", (dense(512, 512), dense(512, 512)), dense(512, 512)),
+        ("aten::addmm", (dense(32000, 1024), dense(32000, 256), dense(256, 1024)), dense(32000, 1024)),
+        ("aten::addmm", (dense(1024), dense(4096, 256), dense(256, 1024)), dense(4096, 1024)),
+        ("aten::bmm", (dense(8, 64, 96), dense(8, 96, 64)), dense(8, 64, 64)),
+        ("aten::baddbmm", (dense(8, 64, 64), dense(8, 64, 64), dense(8, 64, 64)), dense(8, 64, 64)),
+    ],
+)
+def test_a_product_into_a_given_tensor_is_the_product_that_it_is_without(
+    h200: TimeModel, name: str, given_: tuple[TensorArgument, ...], out: TensorArgument
+) -> None:
+    flops = 2 * math.prod(out.shape) * given_[-1].shape[-2]
+    call = StepCall("step_0", 0, "operator", name, "forward", kernels=1, arguments=given_, flops=flops)
+    into = replace(call, arguments=(*given_, out))
+    assert launch_of(into, "cuda:0") == launch_of(call, "cuda:0")
+    ((_, plain),), ((_, told),) = (price_calls(h200, [each], ran_on_cpu=False) for each in (call, into))
+    assert told.duration_us == plain.duration_us
+    assert told.roofline_us is not None
+    assert told.duration_us < 20 + 5 * told.roofline_us
