@@ -158,6 +158,9 @@ def cost_keys(name: str, arguments: Sequence[TensorArgument] = (), settings: Set
     'aten::_log_softmax of rows 2^15'
     >>> cost_keys("aten::exp", [TensorArgument((8, 8), "float16", (16, 1))])
     ('aten::exp padded float16', 'aten::exp padded', 'element-wise padded, 2 bytes', 'element-wise padded')
+    >>> places = TensorArgument((64,), "int64", (1,))
+    >>> cost_keys("aten::index", [TensorArgument((64, 128), "float16", (128, 1)), places])[0]
+    'aten::index_select'
     """
     if not arguments:
         return (name,)
@@ -167,7 +170,18 @@ def cost_keys(name: str, arguments: Sequence[TensorArgument] = (), settings: Set
     if is_elementwise(name):
         return _elementwise_keys(name, arguments)
     along, alike = _keys_along(name, arguments, settings)
-    return (*along, *alike, *_keys_by_rows(name, arguments, way=bool(along)))
+    keys = (*along, *alike, *_keys_by_rows(name, arguments, way=bool(along)))
+    return (_TAKES_ROWS, *keys) if _is_given_places(name, arguments) else keys
+
+
+_TAKES_ROWS = "aten::index_select"
+
+
+def _is_given_places(name: str, arguments: Sequence[TensorArgument]) -> bool:
+    """Whether rows are taken by numbers that were recorded with the call. Of calls of ``index`` without, which taught
+    what it takes, some were given truth values, whose places are looked for first."""
+    is_by_number = len(arguments) > 1 and all(each.dtype in ("int64", "int32") for each in arguments[1:])
+    return operator_name(name)[1] == "index" and is_by_number
 
 
 def _keys_by_rows(name: str, arguments: Sequence[TensorArgument], *, way: bool) -> tuple[str, ...]:
