@@ -161,7 +161,7 @@ def main() -> None:
     parser.add_argument("--only", choices=(FORWARD, BACKWARD))
     own, rest = parser.parse_known_args()
     sys.argv[1:] = rest
-    arguments = parsed(__doc__, "wide_conv2d")
+    arguments = parsed(__doc__, "broad_conv2d")
     answers: dict[str, Any] = {}
     for path in own.answers:
         with np.load(path, allow_pickle=False) as given:
@@ -171,7 +171,7 @@ def main() -> None:
         if own.only in (None, direction):
             networks[direction] = learn_it(answers)
         elif not arguments.check:
-            networks |= of_package("hopper_wide_conv2d.npz", [direction])
+            networks |= of_package("hopper_broad_conv2d.npz", [direction])
     if not arguments.check:
         write_networks(networks, arguments.out)
 

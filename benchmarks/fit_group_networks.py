@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("--only", choices=tuple(SIZES.values()), help="size of element; the file then has no other")
     more, rest = parser.parse_known_args()
     sys.argv[1:] = rest
-    arguments = parsed(__doc__, "wide_groups")
+    arguments = parsed(__doc__, "broad_groups")
     rows = all_rows()
     if arguments.quick:
         rows = rows.some(np.arange(0, len(rows.time_us), 6))

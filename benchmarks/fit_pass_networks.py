@@ -251,7 +251,7 @@ def main() -> None:
     parser.add_argument("--members", type=int, default=MEMBERS)
     more, rest = parser.parse_known_args()
     sys.argv[1:] = rest
-    arguments = parsed(__doc__, "wide_passes")
+    arguments = parsed(__doc__, "broad_passes")
     from fit_conv2d_networks import questions_of_conv2d
 
     if more.teachers:
@@ -261,7 +261,7 @@ def main() -> None:
     if arguments.quick:
         rows = rows.some(np.arange(0, len(rows.time_us), 12))
     held = held_out([*rows.p.values(), rows.precision == "tf32"], HELD_OUT)
-    networks, answers = of_package("hopper_further_passes.npz", NETWORKS), {}
+    networks, answers = of_package("hopper_broad_passes.npz", NETWORKS), {}
     for size in (more.only,) if more.only else SIZES.values():
         for one in more.passes:
             started, number = time.monotonic(), PASSES.index(one)
