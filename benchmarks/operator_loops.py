@@ -250,32 +250,30 @@ def learn(paths: Sequence[Path], model_name: str, output: Path, *, is_all: bool 
     model = find_model(model_name)
     of_files = [[row for row in _read(path) if "error" not in row] for path in paths]
 
-    def fitted(state: State, rows: Sequence[Any]) -> TimeModel:
-        """The model with what families and directions cost in a state, of these rows."""
-        costs = fit_turns(rows) if state == "turns" else fit_replays(rows)
-        other = {key: entry for key, entry in model.entries.items() if not key.startswith(f"{PREFIX}{state}/")}
-        known = replace(model, extras={**model.extras, **costs}, entries=other)
-        rests = [
-            Rest(*_direction_of(row.name), _columns(row)[0], math.log(_timed(row)[1] / row.warm_us) - shift)
-            for row in rows
-            for shift in [_family_shift(known, row)]
-        ]
-        return replace(known, entries={**other, **fit_rests(state, rests)})
-
     readers: dict[State, Callable[[dict[str, Any]], list[Any]]] = {"turns": _turns_of, "graph": _replays_of}
-    learned = model
     for state, read in readers.items():
         by_file = [[each for row in rows for each in read(row)] for rows in of_files]
         rows = [row for some in by_file for row in some]
         if not is_all:
-            _hold_out(state, rows, [len(some) for some in by_file], partial(fitted, state))
-        found = fitted(state, rows)
-        kept = {name: value for name, value in learned.extras.items() if not name.startswith(f"{state} ")}
-        own = {name: value for name, value in found.extras.items() if name.startswith(f"{state} ")}
-        before = {key: entry for key, entry in learned.entries.items() if not key.startswith(f"{PREFIX}{state}/")}
-        after = {key: entry for key, entry in found.entries.items() if key.startswith(f"{PREFIX}{state}/")}
-        learned = replace(learned, extras=kept | own, entries=dict(sorted({**before, **after}.items())))
-    save_model(learned, output, force=True, beside=None if "H200" in model.device else "NVIDIA_H200")
+            _hold_out(state, rows, [len(some) for some in by_file], partial(_fitted, model, state))
+        model = _fitted(model, state, rows)
+    save_model(model, output, force=True, beside=None if "H200" in model.device else "NVIDIA_H200")
+
+
+def _fitted(model: TimeModel, state: State, rows: Sequence[Any]) -> TimeModel:
+    """The model with what families and directions cost in a state, of these rows alone."""
+    costs = fit_turns(rows) if state == "turns" else fit_replays(rows)
+    extras = {name: value for name, value in model.extras.items() if not name.startswith(f"{state} ")}
+    other = {key: entry for key, entry in model.entries.items() if not key.startswith(f"{PREFIX}{state}/")}
+    known = replace(model, extras=extras | costs, entries=other)
+    rests = [
+        Rest(
+            *_direction_of(row.name), _columns(row)[0],
+            math.log(_timed_us(row) / row.warm_us) - _family_shift(known, row),
+        )
+        for row in rows
+    ]  # fmt: skip
+    return replace(known, entries=dict(sorted({**other, **fit_rests(state, rests)}.items())))
 
 
 def _hold_out(
@@ -303,16 +301,16 @@ def _hold_out(
                 rest = rest_of_state(model, state, *_direction_of(row.name), _columns(row))
                 shifts = (0.0, family, family + (0.0 if rest is None else float(rest[0][0])))
                 for by, shift in zip(errors.values(), shifts, strict=True):
-                    by[row.name].append(abs(row.warm_us * math.exp(shift) / _timed(row)[1] - 1))
+                    by[row.name].append(abs(row.warm_us * math.exp(shift) / _timed_us(row) - 1))
         for way, by in errors.items():
             means = [100 * statistics.mean(some) for some in by.values()]
             mean = statistics.mean(means)
             print(f"{state}, {told} held out, {way}: {len(rows)} times, mean of the operators {mean:.2f} %", flush=True)
 
 
-def _timed(row: Turns | Replay) -> tuple[State, float]:
-    """The state of a row, and its microseconds in it."""
-    return ("turns", row.turns_us) if isinstance(row, Turns) else ("graph", row.graph_us)
+def _timed_us(row: Turns | Replay) -> float:
+    """The microseconds of a row in its state."""
+    return row.turns_us if isinstance(row, Turns) else row.graph_us
 
 
 def _family_shift(model: TimeModel, row: Turns | Replay) -> float:

@@ -15,14 +15,15 @@ import math
 import random
 import statistics
 import time
-from pathlib import Path
+from functools import partial
 from typing import Any
+
+from int8_products_cuda import WIDTHS, errors_of, run, warm_us, write_rows
 
 NEEDS: tuple[str, ...] = ("cuda",)
 RUNS: tuple[tuple[str, ...], ...] = (("measure", "-o", "{out}/packed.json"),)
 QUICK: tuple[tuple[str, ...], ...] = (("measure", "-o", "{out}/packed.json", "--limit", "3"),)
 
-_WIDTHS = (256, 384, 512, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 5120, 8192, 11008, 14336)
 _REPEATS, _CALLS = 5, 2
 
 
@@ -33,32 +34,19 @@ def measure(options: argparse.Namespace) -> None:
     pick, end, rows = random.Random(f"packed {options.seed}"), time.monotonic() + options.limit, []
     while time.monotonic() < end:
         count = max(1, round(2 ** pick.uniform(0, 11)))
-        depth, width = pick.choice(_WIDTHS), pick.choice(_WIDTHS)
+        depth, width = pick.choice(WIDTHS), pick.choice(WIDTHS)
         dtype = pick.choice(("bfloat16", "bfloat16", "float16"))
         left = torch.randn(count, depth, device="cuda", dtype=getattr(torch, dtype))
         right = torch.randint(-9, 9, (width, depth), device="cuda", dtype=torch.int8)
         scales = torch.rand(width, device="cuda", dtype=left.dtype)
-        times = []
-        for _ in range(_REPEATS + 1):
-            before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            torch.cuda._sleep(60_000)  # so that the host is ahead
-            before.record()
-            for _ in range(_CALLS):
-                torch._weight_int8pack_mm(left, right, scales)
-            after.record()
-            after.synchronize()
-            times.append(before.elapsed_time(after) * 1e3 / _CALLS)
-        rows.append([count, depth, width, dtype, round(statistics.median(times[1:]), 3)])
-    record = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}
-    options.output.write_text(json.dumps(record))
-    print(f"{len(rows)} products on {record['device']}, torch {record['torch']}: {options.output}", flush=True)
+        us = warm_us(partial(torch._weight_int8pack_mm, left, right, scales), repeats=_REPEATS, calls=_CALLS, first=1)
+        rows.append([count, depth, width, dtype, round(us, 3)])
+    write_rows(rows, options.output)
 
 
 def judge(options: argparse.Namespace) -> None:
     """Print how far a model is off."""
     from torchledger.nouns import Buffer, Launch
-    from torchledger.predicting.devices import find_model
-    from torchledger.predicting.launches import predict_launches
 
     def launch(place: int, row: list[Any]) -> Launch:
         count, depth, width, dtype, _ = row
@@ -82,30 +70,11 @@ def judge(options: argparse.Namespace) -> None:
         return Launch("forward_0", place, "k", name, "extern", "cuda:0", buffers=buffers, call=name, flops=flops)
 
     rows = json.loads(options.rows.read_text())["rows"]
-    found = predict_launches(find_model(options.model), [launch(place, row) for place, row in enumerate(rows)])
-    errors = [said.duration_us / row[-1] - 1 for said, row in zip(found, rows, strict=True)]
-    held = sum(said.low_us <= row[-1] <= said.high_us for said, row in zip(found, rows, strict=True))
+    errors, held = errors_of(rows, options.model, launch)
     print(f"{len(rows)} products, mean error {statistics.mean(map(abs, errors)):.1%}, ", end="")
     print(f"median {statistics.median(errors):+.1%}, worst {max(errors, key=abs):+.0%}, ", end="")
     print(f"intervals hold {held} of {len(rows)}")
 
 
-def main() -> None:
-    """Measure or judge."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(required=True)
-    measuring = commands.add_parser("measure")
-    measuring.add_argument("-o", "--output", type=Path, required=True)
-    measuring.add_argument("--limit", type=float, default=20.0, help="seconds")
-    measuring.add_argument("--seed", type=int, default=1)
-    measuring.set_defaults(run=measure)
-    judging = commands.add_parser("judge")
-    judging.add_argument("rows", type=Path)
-    judging.add_argument("--model", default="H200")
-    judging.set_defaults(run=judge)
-    options = parser.parse_args()
-    options.run(options)
-
-
 if __name__ == "__main__":
-    main()
+    run(__doc__, measure, judge, "H200")

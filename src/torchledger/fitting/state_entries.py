@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from torchledger.fitting.learning import Options, fit_blend
 from torchledger.fitting.time_model import Entry, TimeModel
-from torchledger.fitting.turns import Between
+from torchledger.fitting.turns import BYTES, Between
 
 Array = NDArray[np.float64]
 
@@ -25,9 +25,8 @@ PREFIX = "state:"
 LEAST_SHAPES = 24
 """Directions timed at fewer shapes are left to their family."""
 
-_TURNS = ("own_bytes", "read_bytes", "shared_bytes", "both_bytes", "own_left_bytes", "other_left_bytes")
 COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "turns": ("log warm us", *(f"log MB of {name}" for name in _TURNS)),
+    "turns": ("log warm us", *(f"log MB of {name}" for name in BYTES)),
     "graph": ("log warm us", "log MB read", "log MB written", "kernels"),
 }
 """Features by state."""
@@ -48,7 +47,7 @@ class Rest:
 
 def turn_columns(between: Between, warm_us: Array) -> Array:
     """Features of a direction in turns at many shapes, [rows, columns]; ``warm_us`` are its times repeated."""
-    moved = [np.log1p(np.asarray(getattr(between, name)) / _MEGABYTE) for name in _TURNS]
+    moved = [np.log1p(np.asarray(getattr(between, name)) / _MEGABYTE) for name in BYTES]
     return np.stack([np.log(warm_us), *moved], axis=1)
 
 

@@ -41,7 +41,8 @@ _FIRST = {
     "backward us": 0.05,
 }
 _FIRST |= {"forward share": 0.005, "backward share": 0.003}
-_BYTES = ("own_bytes", "read_bytes", "shared_bytes", "both_bytes", "own_left_bytes", "other_left_bytes")
+BYTES = ("own_bytes", "read_bytes", "shared_bytes", "both_bytes", "own_left_bytes", "other_left_bytes")
+"""What a ``Between`` says of bytes."""
 _LAST_BYTES = 45e6
 """What a direction moved last: so much is in a cache at its end."""
 _MEGABYTE = 1e6
@@ -168,7 +169,7 @@ def fit_turns(rows: Sequence[Turns]) -> dict[str, float]:
             Between(
                 family,
                 is_forward,
-                *(np.concatenate([getattr(row.between, name) for row in some]) for name in _BYTES),
+                *(np.concatenate([getattr(row.between, name) for row in some]) for name in BYTES),
             ),
             np.array([row.warm_us for row in some]),
             np.array([row.turns_us for row in some]),
