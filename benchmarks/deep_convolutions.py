@@ -1,7 +1,7 @@
 """How far convolutions of three dimensions are off: ``python benchmarks/deep_convolutions.py [MODEL]``.
 
 Of the eager calls in ``data/h200``, none of which taught convolutions: by what was learned of volumes, by the
-convolution of two dimensions that each folds into (``expecting/depth_folding.py``), and by how far such calls stay
+convolution of two dimensions that each folds into (``work/depth_folding.py``), and by how far such calls stay
 above rooflines, which learned of them.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 from fit_eager import call_of, measured
 
-from torchledger.expecting.depth_folding import OF_VOLUMES
+from torchledger.expecting.volume_columns import OF_VOLUMES
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Prediction, StepCall
 from torchledger.predicting.devices import find_model

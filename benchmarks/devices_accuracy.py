@@ -43,7 +43,7 @@ from torchledger.calibrating.calibrate import learn
 from torchledger.calibrating.choosing import EVALUATION
 from torchledger.device.datasheets import device_of_name, find_data_sheet
 from torchledger.expecting.adaptive_pools import ADAPTIVE_POOLS
-from torchledger.expecting.depth_folding import OF_VOLUMES
+from torchledger.expecting.volume_columns import OF_VOLUMES
 from torchledger.fitting.correcting import correct_model, error_pct
 from torchledger.fitting.data import gate_public_labels, read_operator_samples
 from torchledger.fitting.fit import fit, now_utc

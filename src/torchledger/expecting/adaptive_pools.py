@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from torchledger.expecting.launch_tensors import tensors_of
 from torchledger.nouns import Launch
 from torchledger.work.categories import operation_of
+from torchledger.work.launch_tensors import tensors_of
 
 ADAPTIVE_POOLS = "launch:library/adaptive_pools"
 """Family of these calls."""

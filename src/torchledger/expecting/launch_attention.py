@@ -9,11 +9,11 @@ import numpy as np
 
 from torchledger.expecting.attention_features import attention_columns
 from torchledger.expecting.attention_times import AttentionCall
-from torchledger.expecting.launch_tensors import alignment_of, tensors_of
 from torchledger.expecting.machine import Machine
 from torchledger.nouns import Buffer, Launch
 from torchledger.work.categories import operation_of
 from torchledger.work.element_sizes import element_size
+from torchledger.work.launch_tensors import alignment_of, tensors_of
 
 
 def attention_call(launch: Launch) -> AttentionCall | None:

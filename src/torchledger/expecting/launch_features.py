@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from torchledger.expecting.adaptive_pools import ADAPTIVE_POOLS, pool_columns
 from torchledger.expecting.attention_schedules import SCHEDULED, kernel_columns
 from torchledger.expecting.cache_state import CacheState
-from torchledger.expecting.depth_folding import DEEP, OF_VOLUMES
 from torchledger.expecting.kernel_details import (
     LITTLE,
     detail_columns,
@@ -33,9 +32,10 @@ from torchledger.expecting.launch_costs import kernel_costs
 from torchledger.expecting.launch_families import family_of
 from torchledger.expecting.launch_library import expected_columns, library_columns
 from torchledger.expecting.launch_products import LEARNED, TILED
-from torchledger.expecting.launch_tensors import EXPECTED
 from torchledger.expecting.machine import Machine
 from torchledger.expecting.streaming import LOOPED, STREAMED, excess_of, knows_streaming, over_fewer_rows
+from torchledger.expecting.tile_columns import EXPECTED
+from torchledger.expecting.volume_columns import DEEP, OF_VOLUMES
 from torchledger.nouns import Access, Launch, LoopNest
 from torchledger.work.categories import operation_of
 from torchledger.work.element_sizes import ELEMENT_SIZES, element_size

@@ -11,16 +11,17 @@ from torchledger.expecting.launch_convolutions import (
     EXACT_FLOAT32,
     SINGLE,
     convolution_columns,
-    convolution_shape,
     expected_convolutions,
 )
 from torchledger.expecting.launch_families import family_of
 from torchledger.expecting.launch_products import expected_products, product_columns, product_of
-from torchledger.expecting.launch_tensors import EXPECTED, tensors_of
 from torchledger.expecting.machine import Machine
+from torchledger.expecting.tile_columns import EXPECTED
 from torchledger.nouns import Launch
 from torchledger.work.categories import operation_of
+from torchledger.work.convolution_shapes import convolution_shape
 from torchledger.work.kernel_counts import INTEGERS, kernels_of_launch
+from torchledger.work.launch_tensors import tensors_of
 
 
 def library_columns(launch: Launch, machine: Machine) -> dict[str, float]:

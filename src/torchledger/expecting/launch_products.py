@@ -9,13 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from torchledger.expecting.launch_families import family_of
-from torchledger.expecting.launch_tensors import EXPECTED, alignment_of, tensors_of, tiles_of_product
 from torchledger.expecting.machine import Machine
 from torchledger.expecting.product_network import learned_times
 from torchledger.expecting.product_times import product_times
+from torchledger.expecting.tile_columns import EXPECTED, tiles_of_product
 from torchledger.nouns import Buffer, Launch
 from torchledger.work.categories import operation_of
 from torchledger.work.element_sizes import element_size
+from torchledger.work.launch_tensors import alignment_of, tensors_of
 
 LEARNED, TILED = "log learned", "log tiled"
 """The columns of products by the networks of their library and by their tiles, each with what adding to them takes

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from torchledger.expecting.launch_features import LaunchFeatures, features_of_launches
-from torchledger.expecting.launch_tensors import EXPECTED
 from torchledger.expecting.machine import Machine
+from torchledger.expecting.tile_columns import EXPECTED
 from torchledger.fitting.learning import COVERAGE
 from torchledger.nouns import Launch
 from torchledger.store.launch_file import MeasuredLaunch

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from torchledger.errors import FitError
 from torchledger.expecting.attention_schedules import SCHEDULED
 from torchledger.expecting.constants import Constants
-from torchledger.expecting.depth_folding import OF_VOLUMES
 from torchledger.expecting.launch_features import LaunchFeatures, baseline_column, features_of_launches
-from torchledger.expecting.launch_tensors import EXPECTED
 from torchledger.expecting.machine import Machine, estimate_machine
 from torchledger.expecting.rounded_products import as_bfloat16, of_rounded_product
 from torchledger.expecting.streaming import UNSEEN, knows_streaming
+from torchledger.expecting.tile_columns import EXPECTED
+from torchledger.expecting.volume_columns import OF_VOLUMES
 from torchledger.fitting.baselines import forest_on_shapes, inductor_of_launch
 from torchledger.fitting.evaluate import Errors, Evaluation, errors_of
 from torchledger.fitting.learning import Options, fit_blend

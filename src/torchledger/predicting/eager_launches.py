@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from torchledger.expecting.adaptive_pools import is_adaptive_pool
-from torchledger.expecting.launch_tensors import runs_transposed
 from torchledger.nouns import Launch, StepCall, TensorArgument
 from torchledger.work.categories import operator_name
 from torchledger.work.element_sizes import element_size
+from torchledger.work.launch_tensors import runs_transposed
 from torchledger.work.library_launches import library_launch
 from torchledger.work.op_shapes import Tensor
 from torchledger.work.settings import Settings, setting

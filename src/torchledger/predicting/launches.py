@@ -12,13 +12,13 @@ import numpy as np
 from torchledger.errors import PredictError
 from torchledger.expecting.adaptive_pools import ADAPTIVE_POOLS
 from torchledger.expecting.atomic_lines import WAITING_WIDTH
-from torchledger.expecting.depth_folding import DEEP, DEEP_WIDTH, OF_VOLUMES
 from torchledger.expecting.launch_convolutions import EXACT_FLOAT32, ONE_BY_ONE
 from torchledger.expecting.launch_costs import WAITING
 from torchledger.expecting.launch_features import LaunchFeatures, features_of_launches, knows_steps
 from torchledger.expecting.pass_networks import ONE_BY_ONE_WIDTH
 from torchledger.expecting.rounded_products import ROUNDED, as_bfloat16, of_rounded_product
 from torchledger.expecting.template_products import FURTHER_SHARE, LONGER, WIDTH, template_product
+from torchledger.expecting.volume_columns import DEEP, DEEP_WIDTH, OF_VOLUMES
 from torchledger.fitting.convolution_factors import is_single_convolution
 from torchledger.fitting.launches import as_matrix
 from torchledger.fitting.learning import COVERAGE

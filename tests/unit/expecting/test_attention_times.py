@@ -23,8 +23,8 @@ from torchledger.expecting.attention_times import (
 from torchledger.expecting.constants import Reference
 from torchledger.expecting.launch_attention import attention_call, has_dropout
 from torchledger.expecting.launch_features import features_of_launches
-from torchledger.expecting.launch_tensors import EXPECTED
 from torchledger.expecting.machine import Machine
+from torchledger.expecting.tile_columns import EXPECTED
 from torchledger.nouns import Buffer, Launch
 from torchledger.predicting.devices import find_model
 

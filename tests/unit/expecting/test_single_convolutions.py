@@ -8,14 +8,15 @@ from dataclasses import replace
 import pytest
 
 from factories import make_buffer, make_launch
-from torchledger.expecting.depth_folding import DEEP, OF_VOLUMES
-from torchledger.expecting.launch_convolutions import EXACT_FLOAT32, convolution_shape
+from torchledger.expecting.launch_convolutions import EXACT_FLOAT32
 from torchledger.expecting.launch_features import LaunchFeatures, features_of_launches
+from torchledger.expecting.volume_columns import DEEP, OF_VOLUMES
 from torchledger.fitting.convolution_factors import fit_convolution_factors
 from torchledger.nouns import Launch
 from torchledger.predicting.devices import find_model
 from torchledger.predicting.launches import predict_launches
 from torchledger.store.launch_file import MeasuredLaunch
+from torchledger.work.convolution_shapes import convolution_shape
 from torchledger.work.element_sizes import ELEMENT_SIZES
 
 MODEL = find_model("H200")

@@ -1,18 +1,11 @@
-"""What the descriptions of library calls share: their tensors, how these align, how a product divides into tiles."""
+"""The tensors of a launch that calls a library: what it reads and writes, how they align, which way it runs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 
-import numpy as np
-
-from torchledger.expecting.operator_features import gemm_columns
 from torchledger.nouns import Buffer, Launch
-
-EXPECTED = "log expected"
-"""The column that holds the logarithm of the time by the library's tiles, where they are known."""
 
 
 def tensors_of(launch: Launch) -> tuple[list[Buffer], list[Buffer]]:
@@ -31,16 +24,6 @@ def runs_transposed(image: Sequence[int], weight: Sequence[int], result: Sequenc
     if weight[0] != result[1]:
         return True
     return weight[0] == image[1] and math.prod(result[2:]) > math.prod(image[2:])
-
-
-@lru_cache(maxsize=20_000)
-def tiles_of_product(
-    name: str, batch: float, m: float, n: float, k: float, multiprocessors: int
-) -> Mapping[str, float]:
-    """``gemm_columns`` of one product: the layers of a model have alike ones."""
-    rows = np.array([[float(max(side, 1))] for side in (batch, m, n, k)])
-    columns = gemm_columns(name, rows[0], rows[1], rows[2], rows[3], multiprocessors)
-    return {column: float(values[0]) for column, values in columns.items()}
 
 
 def alignment_of(value: float) -> float:
