@@ -94,7 +94,8 @@ class HeardMemory:
     """The storages of one step. ``entries`` are what ran, in order: the place of an eager call among those heard, or
     the name of a compiled graph. ``allocator`` is there on CUDA. ``number_bytes`` is what Python's
     numbers took as tensors that no operator showed. ``unasked`` holds, for places of ``entries`` that call a backward's
-    graph, the places of its results that nobody asked for."""
+    graph, the places of its results that nobody asked for. ``convolution_tf32`` says whether cuDNN might round float32
+    for the tensor cores."""
 
     lives: tuple[StorageLife, ...]
     entries: tuple[int | str, ...]
@@ -102,6 +103,7 @@ class HeardMemory:
     number_bytes: int = 0
     faults: tuple[str, ...] = ()
     unasked: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    convolution_tf32: bool = True
 
 
 @dataclass
@@ -200,7 +202,15 @@ class StorageWatch:
                 known.reference = None
             self._of = {}
         faults = tuple(self._faults)
-        return HeardMemory(lives, tuple(self._entries), allocator, self._number_bytes, faults, dict(self._unasked))
+        return HeardMemory(
+            lives,
+            tuple(self._entries),
+            allocator,
+            self._number_bytes,
+            faults,
+            dict(self._unasked),
+            convolution_tf32=_rounds_convolutions(),
+        )
 
     @claim
     def operator(self, place: int, arguments: Any, result: Any, *, number_bytes: int = 0) -> bool:
@@ -374,6 +384,13 @@ class StorageWatch:
                 life = before or StorageLife(size, str(storage.device))
                 life = replace(life, nbytes=size, born=next(self._events), born_in=len(self._entries) - 1)
                 self._keep(key, storage, replace(life, born_line=None, freed=None, freed_in=None, freed_line=None))
+
+
+def _rounds_convolutions() -> bool:
+    try:
+        return bool(torch.backends.cudnn.allow_tf32)
+    except RuntimeError:  # a program mixed torch's old and new way of saying so
+        return True
 
 
 def _resize(storage: Any, resized: Callable[[Any], None], size: int) -> Any:

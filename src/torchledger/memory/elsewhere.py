@@ -16,6 +16,8 @@ def memory_on(
     totals: MemoryTotals,
     calls: Sequence[StepCall],
     launches: Sequence[Launch],
+    *,
+    convolution_tf32: bool = True,
 ) -> MemoryTotals:
     """What a step would hold on ``device``: the same tensors, as that device's allocator gives them.
 
@@ -44,9 +46,11 @@ def memory_on(
     workspaces = library_workspaces(
         calls,
         by_graph,
+        kept,
         step=step,
         device=device.name,
         compute_capability=device.compute_capability if is_cuda else None,
         first_number=max((each.number for each in totals.storages), default=-1) + 1,
+        convolution_tf32=convolution_tf32,
     )
     return add_up_memory(memory, [*kept, *workspaces])

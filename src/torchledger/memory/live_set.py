@@ -160,7 +160,9 @@ def alive_at(storages: Iterable[LiveStorage], place: int) -> list[LiveStorage]:
     return [
         each
         for each in storages
-        if (each.born is None or each.born <= place) and (each.freed is None or each.freed > place)
+        if (each.born is None or each.born <= place)
+        # What is given back within an event is there at it.
+        and (each.freed is None or each.freed > place or each.freed == each.born == place)
     ]
 
 

@@ -82,10 +82,12 @@ def record_memory(
     storages += library_workspaces(
         [call for call in record.calls if call.kind != "graph" or call.name not in replayed],
         launches,
+        storages,
         step=record.step.name,
         device=device,
         compute_capability=_capability(device, devices),
         first_number=len(lives),
+        convolution_tf32=heard.memory.convolution_tf32,
     )
     if allocations is not None and device == "cpu" and any(map(_is_wrapped, heard.calls)):
         kept = sum(nbytes for _, nbytes in allocations) - _growth(storages)

@@ -1,39 +1,55 @@
-"""What libraries hold of a GPU for themselves once a program has used them, by formula.
+"""What libraries hold of a GPU for themselves: cuBLAS once a program has used it, cuDNN while a convolution runs.
 
 cuBLAS gets one workspace for each of its handles, and every thread that multiplies has one: the program's own, and
-autograd's for the device. They stay until the process ends, and the caching allocator counts them.
+autograd's for the device. They stay until the process ends, and the caching allocator counts them; their size is a
+formula. cuDNN asks for room anew in each convolution and gives it back in the same call: how much a network says
+(``convolution_workspaces.py``); beside it lies what ATen first brings into the layout that the convolution runs in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from torchledger.nouns import Launch, LiveStorage, StepCall
+from torchledger.memory.convolution_workspaces import PRECISIONS, ConvolutionPass, Pass, workspace_bytes
+from torchledger.nouns import Buffer, Launch, LiveStorage, StepCall, TensorArgument
+from torchledger.work.categories import operation_of
+from torchledger.work.convolution_shapes import convolution_shape
+from torchledger.work.element_sizes import element_size
+from torchledger.work.launch_tensors import tensors_of
+from torchledger.work.library_launches import library_launch
 
 _HOPPER_BYTES = 4096 * 8 * 1024
 _OTHER_BYTES = 4096 * 2 * 1024 + 16 * 8 * 1024
 """``getChosenWorkspaceSize`` in ATen/cuda/CUDABlas: 32 MiB from compute capability 9.0 on, else 8.125 MiB."""
 
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "linear", "_int_mm", "_scaled_mm")
+_CONVOLUTIONS = ("convolution", "convolution_backward")
 
 
 def library_workspaces(
     calls: Sequence[StepCall],
     launches: Mapping[str, Sequence[Launch]],
+    storages: Sequence[LiveStorage],
     *,
     step: str,
     device: str,
     compute_capability: tuple[int, int] | None,
     first_number: int,
+    convolution_tf32: bool = True,
 ) -> list[LiveStorage]:
-    """One storage for each workspace that the products of a step need; none where the device is not known."""
+    """One storage for each workspace that the products and convolutions of a step need; none where the device is not
+    known. ``storages`` are the step's tensors, among them what each convolution made: its workspace is there beside it
+    until the call ends. ``convolution_tf32``: convolutions of float32 may be rounded for the tensor cores."""
     if compute_capability is None:
         return []
     nbytes = _HOPPER_BYTES if compute_capability >= (9, 0) else _OTHER_BYTES
     threads = {
         "autograd" if call.phase == "backward" else "the program" for call in calls if _multiplies(call, launches)
     }
-    return [
+    found = [
         LiveStorage(
             step=step,
             number=first_number + place,
@@ -44,6 +60,28 @@ def library_workspaces(
         )
         for place, thread in enumerate(sorted(threads))
     ]
+    asked = list(_asked_passes(calls, launches, storages, is_rounded=convolution_tf32))
+    sizes = [own + each.copies for own, each in zip(workspace_bytes([a.one for a in asked]), asked, strict=True)]
+    return found + [
+        LiveStorage(
+            step=step,
+            number=first_number + len(found) + place,
+            category="workspaces",
+            nbytes=size,
+            device=device,
+            born=each.beside.born,
+            born_in=each.beside.born_in,
+            born_launch=each.beside.born_launch,
+            freed=each.beside.born,
+            freed_in=each.beside.born_in,
+            freed_launch=each.beside.born_launch,
+            name="cuDNN workspace",
+            operator=each.beside.operator,
+            module=each.beside.module,
+            source=each.beside.source,
+        )
+        for place, (each, size) in enumerate((each, size) for each, size in zip(asked, sizes, strict=True) if size)
+    ]
 
 
 def _multiplies(call: StepCall, launches: Mapping[str, Sequence[Launch]]) -> bool:
@@ -52,4 +90,98 @@ def _multiplies(call: StepCall, launches: Mapping[str, Sequence[Launch]]) -> boo
     return any(
         launch.category == "extern" and launch.kernel_name.removesuffix(".default").split(".")[-1] in _PRODUCTS
         for launch in launches.get(call.name, ())
+    )
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A pass of a convolution, the tensor that it makes, and the bytes of what it is given that are copied first."""
+
+    one: ConvolutionPass
+    beside: LiveStorage
+    copies: int
+
+
+def _asked_passes(
+    calls: Sequence[StepCall],
+    launches: Mapping[str, Sequence[Launch]],
+    storages: Sequence[LiveStorage],
+    *,
+    is_rounded: bool,
+) -> Iterator[_Asked]:
+    made: dict[tuple[int | None, int | None], list[LiveStorage]] = defaultdict(list)
+    for each in storages:
+        if each.born is not None:
+            made[each.born_in, each.born_launch].append(each)
+    for call in calls:
+        if call.kind == "graph":
+            for launch in launches.get(call.name, ()):
+                if launch.category == "extern" and operation_of(launch) in _CONVOLUTIONS:
+                    yield from _passes_of(launch, made[call.order, launch.order], is_rounded=is_rounded)
+        elif call.name.removeprefix("aten::") in _CONVOLUTIONS:
+            results = made[call.order, None]
+            eager = _launch_of(call, results)
+            if eager is not None:
+                yield from _passes_of(eager, results, is_rounded=is_rounded)
+
+
+def _launch_of(call: StepCall, results: Sequence[LiveStorage]) -> Launch | None:
+    """An eager convolution as a graph would have it."""
+    given = [each for each in call.arguments if len(each.shape) > 2]
+    outputs = [TensorArgument(each.shape, each.dtype) for each in results if each.shape and each.dtype]
+    name = call.name.removeprefix("aten::")
+    return library_launch(name, given, outputs, flops=0, device=call.device or "", graph=call.step, order=call.order)
+
+
+def _passes_of(launch: Launch, results: Sequence[LiveStorage], *, is_rounded: bool) -> Iterator[_Asked]:
+    sizes, precision = convolution_shape(launch), _precision(launch, is_rounded=is_rounded)
+    if sizes is None or precision is None:
+        return
+    if "backward" in operation_of(launch):
+        wanted: list[tuple[Pass, Buffer]] = list(zip(("image", "weight"), _images(launch)[1:3], strict=True))
+    else:
+        wanted = [("forward", each) for each in tensors_of(launch)[1][:1]]
+    left = sorted(results, key=lambda each: each.born or 0)
+    for direction, made in wanted:
+        beside = next((each for each in left if each.nbytes == _bytes_of(made)), None)
+        if beside is not None:
+            left.remove(beside)
+            yield _Asked(_pass(direction, precision, sizes), beside, int(sizes["copies"]))
+
+
+def _images(launch: Launch) -> list[Buffer]:
+    """What a convolution is given but for its bias."""
+    return [each for each in tensors_of(launch)[0] if len(each.shape) > 2]
+
+
+def _bytes_of(buffer: Buffer) -> int:
+    return math.prod(buffer.shape) * (element_size(buffer.dtype) or 0)
+
+
+def _precision(launch: Launch, *, is_rounded: bool) -> str | None:
+    dtype = _images(launch)[0].dtype
+    if dtype == "float32" and is_rounded:
+        return "tf32"
+    return dtype if dtype in PRECISIONS else None
+
+
+def _pass(direction: Pass, precision: str, sizes: Mapping[str, float]) -> ConvolutionPass:
+    """A transposed convolution runs the passes of the plain one that it is the gradient of."""
+    if sizes["transposed"] and direction != "weight":
+        direction = "image" if direction == "forward" else "forward"
+    return ConvolutionPass(
+        direction=direction,
+        precision=precision,
+        count=int(sizes["n"]),
+        c_in=int(sizes["c_in"]),
+        c_out=int(sizes["c_out"]),
+        height=int(sizes["height"]),
+        width=int(sizes["width"]),
+        kernel_height=int(sizes["kernel_height"]),
+        kernel=int(sizes["kernel"]),
+        stride=int(sizes["stride"]),
+        padding_height=int(sizes["padding_height"]),
+        padding=int(sizes["padding"]),
+        groups=int(sizes["groups"]),
+        channels_last=bool(sizes["channels_last"]),
     )

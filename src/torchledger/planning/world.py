@@ -22,6 +22,7 @@ from torchledger.memory.elsewhere import memory_on
 from torchledger.nouns import Collective, Device, DryRun, Launch, Step, StepCall, WorldSpec
 from torchledger.planning.rank_entries import RankProgram
 from torchledger.planning.rank_processes import RankProcesses
+from torchledger.predicting.launches import rounding_of
 from torchledger.stepping.communication import PIPELINE
 from torchledger.store import open_ledger
 from torchledger.store.job import empty_job, write_head
@@ -202,11 +203,15 @@ def program_of(recorded: RecordedRank, device: Device) -> RankProgram:
         memory = read_memory(ledger, calls[0].step) if calls else None
         collectives = ledger.read(Collective)
         made = ledger.read(DryRun)[-1].groups
+        settings = ledger.run().environment.settings
         launches: dict[str, list[Launch]] = {}
         for launch in ledger.read(Launch):
             launches.setdefault(launch.graph, []).append(launch)
     every = [launch for some in launches.values() for launch in some]
-    there = None if memory is None else memory_on(device, memory, calls, every)
+    rounding = rounding_of(settings)
+    there = None
+    if memory is not None:
+        there = memory_on(device, memory, calls, every, convolution_tf32=rounding["convolution_tf32"])
     return RankProgram(
         rank=recorded.rank,
         calls=calls,

@@ -393,7 +393,13 @@ def predict_ledger(
     if record is None:
         step = replace(step, notes=(*step.notes, *_notes_without_record(profile)))
     elif memory is not None:
-        there = memory_on(model.machine.device, memory, record.calls, launches)
+        there = memory_on(
+            model.machine.device,
+            memory,
+            record.calls,
+            launches,
+            convolution_tf32=rounding["convolution_tf32"],
+        )
         step = replace(
             step,
             peak_allocated_bytes=there.peak_allocated_bytes,

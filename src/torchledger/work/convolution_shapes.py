@@ -17,7 +17,8 @@ _SIDES = 4
 
 def convolution_shape(launch: Launch) -> dict[str, float] | None:
     """The parameters of ``conv2d`` and the size of an element; ``None`` where that is unknown or the tensors are not
-    plain."""
+    plain. ``copies`` are the bytes of tensors that ATen brings into the layout first, ``copied bytes`` what that
+    moves."""
     inputs, outputs = convolution_tensors(launch)
     images, operands = planes_of(inputs), operands_of(launch, inputs, outputs)
     if operands is None or ("backward" in operation_of(launch) and len(images) < 3):
@@ -48,8 +49,9 @@ def convolution_shape(launch: Launch) -> dict[str, float] | None:
         "item size": float(item_size),
         "float16": float(image.dtype == "float16"),
         "transposed": float(runs_back),
-        "copied bytes": max(item_size, _COPIED_AT_ONCE)
-        * sum(_copied_elements(buffer, channels_last) for buffer in images),
+        # Read and written.
+        "copied bytes": 2.0 * max(item_size, _COPIED_AT_ONCE) * _copied_elements(images, channels_last),
+        "copies": float(item_size * _copied_elements(images, channels_last)),
     }
 
 
@@ -105,11 +107,14 @@ def runs_channels_last(image: Buffer, weight: Buffer) -> bool:
     return of_image or of_weight
 
 
-def _copied_elements(buffer: Buffer, channels_last: bool) -> float:
-    """Elements read and written to bring an image into the layout in which the convolution runs, if it has another."""
-    count, channels, height, width = buffer.shape
+def _copied_elements(images: Sequence[Buffer], channels_last: bool) -> int:
+    """Elements of the images that have another layout than the one in which the convolution runs."""
+    return sum(math.prod(image.shape) for image in images if not _is_laid_out(image, channels_last))
+
+
+def _is_laid_out(image: Buffer, channels_last: bool) -> bool:
+    _, channels, height, width = image.shape
     dense = (1, width * channels, channels) if channels_last else (height * width, width, 1)
-    plain = all(
-        size == 1 or have == want for size, have, want in zip(buffer.shape[1:], buffer.stride[1:], dense, strict=True)
+    return all(
+        size == 1 or have == want for size, have, want in zip(image.shape[1:], image.stride[1:], dense, strict=True)
     )
-    return 0.0 if plain else 2.0 * count * channels * height * width
