@@ -1,13 +1,15 @@
 """Checkpoints of a program without values: what is written is kept in mind for as long as the program runs.
 
-``torch.save`` writes nothing, and ``torch.load`` of the same file makes tensors of the same sizes. Libraries look for
-files of safetensors before they read them, so that such a file is there until the plan ends: it holds zeros, which take
-no room on the disk. A file that was there before stays as it is. Distributed checkpoints are neither written nor read.
+``torch.save`` writes nothing, and ``torch.load`` of the same file makes tensors of the same sizes, as unpickling what a
+program pickled does. Libraries look for files of safetensors before they read them, so that such a file is there until
+the plan ends: it holds zeros, which take no room on the disk. A file that was there before stays as it is. Distributed
+checkpoints are neither written nor read.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import struct
@@ -35,6 +37,8 @@ Note = Callable[[str, str], None]
 def keep_checkpoints_away(patches: Patches, note: Note) -> None:
     """Until ``patches`` are undone have checkpoints kept in mind; ``note`` is told what was asked and what came."""
     _keep_in_mind(patches, note)
+    patches.set(FakeTensor, "__reduce_ex__", _pickled)
+    patches.set(torch.storage, "_load_from_bytes", _unpickled_values(torch.storage._load_from_bytes))
     patches.on_undo(after_import("safetensors.torch", lambda: _write_zeros(patches, note)))
     patches.on_undo(after_import(_DISTRIBUTED, lambda: _leave_out(patches, note)))
 
@@ -74,21 +78,45 @@ class _Saved:
 
 
 def _keep_in_mind(patches: Patches, note: Note) -> None:
-    kept: dict[str, Any] = {}
-    load_file = torch.load
+    # A buffer is kept with what it would hold: its number must not be another one's.
+    kept: dict[str, tuple[Any, Any]] = {}
+    load_file, save_file = torch.load, torch.save
 
-    def save(obj: Any, f: Any, *_: Any, **__: Any) -> None:
-        kept[_key(f)] = tree_map_only(torch.Tensor, _Saved.of, obj)
+    def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
+        if isinstance(obj, (torch.UntypedStorage, torch.TypedStorage)):
+            save_file(obj, f, *args, **kwargs)  # a tensor of the host that is pickled
+            return
+        kept[_key(f)] = tree_map_only(torch.Tensor, _Saved.of, obj), f
         note("a file that torch.save would write", "nothing")
 
     def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         if _key(f) not in kept:
             return load_file(f, map_location, *args, **kwargs)
         note("a file that torch.save would have written", "tensors of the same sizes")
-        return tree_map_only(_Saved, lambda saved: saved.made(map_location), kept[_key(f)])
+        return tree_map_only(_Saved, lambda saved: saved.made(map_location), kept[_key(f)][0])
 
     patches.set(torch, "save", save)
     patches.set(torch, "load", load)
+
+
+def _pickled(tensor: Any, protocol: Any) -> tuple[Any, ...]:
+    """What programs pickle themselves, or ask whether it can be, is made anew without values, too."""
+    return _made, (_Saved.of(tensor),)
+
+
+def _made(saved: _Saved) -> torch.Tensor:
+    return saved.made(None)
+
+
+def _unpickled_values(load: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    """A tensor of the host that was pickled has its values again."""
+
+    @functools.wraps(load)
+    def loaded(b: bytes) -> Any:
+        with torch.utils._python_dispatch._disable_current_modes():
+            return load(b)
+
+    return loaded
 
 
 def _key(file: Any) -> str:

@@ -18,7 +18,7 @@ import torch
 from torchledger._torch.fake_attention import choose_attention
 from torchledger._torch.fake_captures import Captures
 from torchledger._torch.fake_checkpoints import keep_checkpoints_away
-from torchledger._torch.fake_generators import let_states_be_unknown
+from torchledger._torch.fake_generators import device_state, let_states_be_unknown
 from torchledger._torch.fake_inductor import compile_for_fake_device
 from torchledger._torch.fake_library import CUDNN_VERSION, load_library
 from torchledger._torch.fake_loaders import Loading
@@ -138,6 +138,12 @@ class _Generator(torch.Generator):
     @property
     def device(self) -> torch.device:  # type: ignore[override]
         return torch.device("cuda", self.index)
+
+    def get_state(self) -> torch.Tensor:
+        return device_state()
+
+    def set_state(self, new_state: torch.Tensor) -> _Generator:
+        return self
 
     def clone_state(self) -> _Generator:
         return self
@@ -287,13 +293,9 @@ def _answers_of_memory(fake: FakeDevice) -> dict[str, Any]:
 
 
 def _answers_of_randomness(fake: FakeDevice) -> dict[str, Any]:
-    def state(*args: Any, **kwargs: Any) -> Any:
-        with torch.utils._python_dispatch._disable_current_modes():
-            return torch.zeros(16, dtype=torch.uint8)
-
     return {
-        "get_rng_state": state,
-        "get_rng_state_all": lambda: [state() for _ in range(fake.count)],
+        "get_rng_state": lambda *args, **kwargs: device_state(),
+        "get_rng_state_all": lambda: [device_state() for _ in range(fake.count)],
         "set_rng_state": _answer(None),
         "set_rng_state_all": _answer(None),
         "manual_seed": _answer(None),

@@ -21,6 +21,15 @@ class _AnyGenerator(type(_Native)):
         return isinstance(instance, _Native)
 
 
+def device_state() -> torch.Tensor:
+    """The state of a device's random numbers: a seed and how many were drawn, of which nobody asks more."""
+    with torch.utils._python_dispatch._disable_current_modes():
+        return torch.zeros(_DEVICE_STATE_BYTES, dtype=torch.uint8)
+
+
+_DEVICE_STATE_BYTES = 16
+
+
 def let_states_be_unknown(patches: Patches, note: Callable[[str, str], None]) -> None:
     """Until ``patches`` are undone a state without values leaves a generator as it is, which ``note`` is told."""
     asked = ("the state of a random generator", "as it was")
@@ -38,11 +47,14 @@ def let_states_be_unknown(patches: Patches, note: Callable[[str, str], None]) ->
         def device(self) -> torch.device:
             return self._place
 
+        def get_state(self) -> Any:
+            return device_state() if self._place.type == "cuda" else super().get_state()
+
         def set_state(self, new_state: Any) -> Any:
             if isinstance(new_state, FakeTensor):
                 note(*asked)
                 return self
-            return super().set_state(new_state)
+            return self if self._place.type == "cuda" else super().set_state(new_state)
 
     original = torch.random.set_rng_state
 

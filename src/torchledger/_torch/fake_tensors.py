@@ -49,14 +49,27 @@ from torchledger._torch.fake_subclasses import are_of_program, as_plain, take_su
 from torchledger._torch.fake_triton import NAMESPACE as TRITON_KERNELS
 from torchledger._torch.patching import Patches
 from torchledger._torch.tensors import is_higher_order, tensors_in
-from torchledger._torch.user_lines import generated_line, is_called_from, is_checked, user_line, user_stack
+from torchledger._torch.user_lines import (
+    generated_line,
+    is_called_from,
+    is_checked,
+    is_data_of_program,
+    user_line,
+    user_stack,
+)
 from torchledger.errors import PlanError
 from torchledger.nouns import StandIn
 from torchledger.printable import ended
 from torchledger.program_checks import truth_that_passes
 
 REAL_BYTES = 1 << 20
-"""Tensors that a program makes on the host stay real up to this size."""
+"""Tensors that are made on the host stay real up to this size."""
+
+DATA_BYTES = 1 << 28
+"""The same of data that the program makes itself, which it may read number by number: some hundred times as quickly."""
+
+_ALL_DATA_BYTES = 1 << 30
+"""Of all such data together; what comes then is without values."""
 
 READ_BYTES = 1 << 28
 """What an operator on real tensors may read in all: a batch is put together, a model's weights are not computed."""
@@ -124,6 +137,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         self._patches = Patches()
         self.is_over = False
         self.n_operators = 0
+        self._data_bytes = 0
         self.on_over: Callable[[], None] | None = None
         self.on_collective: Callable[[Any, Sequence[Any], Mapping[str, Any]], None] | None = None
 
@@ -311,7 +325,15 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             return read <= READ_BYTES and not (device is None and _goes_to_device(args))
         if device is None and _default_device() != "cpu":
             return False
-        return _made_bytes(func, args, kwargs) <= REAL_BYTES
+        made = _made_bytes(func, args, kwargs)
+        return made <= REAL_BYTES or (made <= DATA_BYTES and self._stays_as_data(made))
+
+    def _stays_as_data(self, nbytes: int) -> bool:
+        if self._data_bytes + nbytes > _ALL_DATA_BYTES or not is_data_of_program():
+            return False
+        with self._lock:
+            self._data_bytes += nbytes
+        return True
 
     def _stand_in(self, tensor: Any) -> bool | int | float:
         value: bool | int | float
@@ -514,7 +536,11 @@ class FakeTensors(FakeTensorMode, _OnThreads):
 
         def swapped(t1: Any, t2: Any) -> None:
             mode.fake_tensor_converter.meta_converter.tensor_memo.clear()  # it would be of the tensor before
-            swap(t1, t2)
+            try:
+                swap(t1, t2)
+            except RuntimeError:
+                # What an autograd graph holds cannot be swapped: a device's own tensor is given the new data there.
+                t1.data = t2.data
 
         patches.set(torch.utils, "swap_tensors", swapped)
         # A module's fake parameters are swapped where others get new data, which no weak reference forbids.

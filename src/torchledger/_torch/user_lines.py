@@ -64,6 +64,26 @@ def line_outside(*files: str) -> str | None:
     return None
 
 
+def is_data_of_program() -> bool:
+    """Whether a line of the program itself asks, which is neither an installed package nor in a module's method.
+
+    What is asked for there is data; modules make weights.
+    """
+    for frame, _ in walk_stack(sys._getframe(1)):
+        file = frame.f_code.co_filename
+        if file.startswith((_OURS, "<")) or file.endswith(_WRAPPERS):
+            continue
+        if file.startswith(_TORCH) or _PACKAGES in file:
+            return False
+        return not isinstance(frame.f_locals.get("self"), torch.nn.Module)
+    return False
+
+
+_PACKAGES = "-packages/"
+_WRAPPERS = ("torch/_compile.py", "torch/_dynamo/eval_frame.py")
+"""What stands between an operator and a mode that hears it."""
+
+
 def user_stack(generated: Collection[str] = ()) -> tuple[FrameType | None, tuple[str, ...]]:
     """The innermost frame that is neither torch's nor ours, nor of the ``generated`` files, and the lines of all such,
     outermost first."""

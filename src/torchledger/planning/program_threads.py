@@ -212,7 +212,16 @@ _LIBRARY = re.compile(r"\.so(\.\d+)*: |undefined symbol")
 
 
 _DOWNLOADS = re.compile(r"(?i)\b(error|fail\w*|unable|could not|cannot)\b.{0,40}\bdownload")
-_OF_NETWORKS = frozenset({"gaierror", "URLError", "MaxRetryError", "NameResolutionError", "OfflineModeIsEnabled"})
+_OF_NETWORKS = frozenset(
+    {
+        "gaierror",
+        "URLError",
+        "MaxRetryError",
+        "NameResolutionError",
+        "OfflineModeIsEnabled",
+        "LocalEntryNotFoundError",
+    }
+)
 
 
 def _wants_network(error: BaseException) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -76,7 +77,7 @@ def test_a_file_of_safetensors_that_was_there_stays_as_it_is(tmp_path: Path) -> 
     path = tmp_path / "model.safetensors"
     save_file({"weight": torch.arange(4)}, path)
     with FakeDevice(HOPPER):
-        safetensors.torch.save_file({"weight": torch.rand(REAL_BYTES)}, path)
+        safetensors.torch.save_file({"weight": torch.rand(4, device="cuda")}, path)
     assert load_file(path)["weight"].tolist() == [0, 1, 2, 3]
 
 
@@ -107,3 +108,25 @@ def test_tensors_without_values_share_addresses_with_none_but_their_views(fake: 
     places = sorted((each.data_ptr(), each.data_ptr() + each.numel() * 4) for each in rows)
     assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(places))
     assert rows[0][3:].data_ptr() == rows[0].data_ptr() + 12 and rows[0].data_ptr() % 512 == 0
+
+
+def test_a_module_that_is_pickled_is_one_of_the_same_sizes_again(fake: FakeDevice) -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).cuda()
+    again = pickle.loads(pickle.dumps(model))
+    assert {name: (each.shape, each.device) for name, each in again.state_dict().items()} == {
+        name: (each.shape, each.device) for name, each in model.state_dict().items()
+    }
+    assert all(isinstance(each, nn.Parameter) and each.requires_grad for each in again.parameters())
+    turned = pickle.loads(pickle.dumps(torch.rand(4, 6, device="cuda").t()))
+    assert turned.stride() == (1, 6) and not turned.requires_grad
+
+
+def test_a_tensor_of_the_host_that_is_pickled_has_its_values_again(fake: FakeDevice) -> None:
+    assert pickle.loads(pickle.dumps(torch.arange(5)))[2:].tolist() == [2, 3, 4]
+
+
+def test_what_a_buffer_in_memory_held_is_not_taken_for_another_s(fake: FakeDevice) -> None:
+    for size in range(1, 20):
+        buffer = io.BytesIO()
+        torch.save(torch.zeros(size, device="cuda"), buffer)
+        assert torch.load(buffer).shape == (size,)

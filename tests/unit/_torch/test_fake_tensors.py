@@ -15,7 +15,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 from torchledger._torch.fake_attention import CUDNN, EFFICIENT, FLASH, MATH, choose_attention
 from torchledger._torch.fake_device import FakeDevice
 from torchledger._torch.fake_library import AttentionQuestion
-from torchledger._torch.fake_tensors import REAL_BYTES
+from torchledger._torch.fake_tensors import DATA_BYTES, REAL_BYTES
 from torchledger.nouns import CUDA_GRAPH, Device
 
 HOPPER = Device(name="a Hopper", kind="cuda", compute_capability=(9, 0), num_multiprocessors=78)
@@ -204,8 +204,53 @@ def test_a_parameter_is_made_anew_by_its_own_class_and_attributes(fake: FakeDevi
 def test_small_tensors_of_the_host_are_real_and_large_ones_are_not(fake: FakeDevice) -> None:
     small = torch.arange(5) * 2
     assert small.tolist() == [0, 2, 4, 6, 8] and not fake.tensors.stand_ins
-    assert fake.tensors.is_our_fake(torch.empty(REAL_BYTES))
+    assert fake.tensors.is_our_fake(nn.Linear(1024, 512).weight)
     assert fake.tensors.is_our_fake(small.cuda()) and fake.tensors.is_our_fake(small.cuda().cpu())
+
+
+def test_data_that_the_program_makes_itself_has_its_values_also_where_it_is_large(fake: FakeDevice) -> None:
+    rows = torch.zeros(REAL_BYTES // 2)
+    rows[7] = 3.0
+    assert float(rows.sum()) == 3.0 and not fake.tensors.stand_ins
+    assert fake.tensors.is_our_fake(torch.empty(DATA_BYTES))
+    assert fake.tensors.is_our_fake(rows.cuda())
+
+
+def test_weights_that_a_module_makes_are_no_data(fake: FakeDevice) -> None:
+    class Table(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rows = torch.randn(REAL_BYTES)
+
+    assert fake.tensors.is_our_fake(Table().rows)
+
+
+def test_data_beyond_a_gigabyte_has_no_values(fake: FakeDevice) -> None:
+    made = [fake.tensors.is_our_fake(torch.empty(DATA_BYTES // 4)) for _ in range(5)]
+    assert made == [False, False, False, False, True]
+
+
+def test_parameters_that_an_autograd_graph_holds_move_to_the_device(fake: FakeDevice) -> None:
+    layer = nn.utils.weight_norm(nn.Linear(8, 4))
+    held = dict(layer.named_parameters())
+    layer.cuda()
+    assert {name: each.device.type for name, each in layer.named_parameters()} == dict.fromkeys(held, "cuda")
+    assert all(each is held[name] for name, each in layer.named_parameters())
+    layer(torch.rand(2, 8, device="cuda")).sum().backward()
+    assert {each.grad.device.type for each in held.values() if each.grad is not None} == {"cuda"}
+    assert all(each.grad is not None for each in held.values())
+
+
+def test_the_state_of_the_device_s_random_numbers_is_taken_and_given_back(fake: FakeDevice) -> None:
+    state = torch.cuda.get_rng_state()
+    own = torch.Generator(device="cuda")
+    for each in (torch.cuda.default_generators[0], own):
+        assert each.get_state().shape == state.shape == (16,)
+        each.set_state(state)
+    host = torch.Generator().manual_seed(7)
+    drawn, state = torch.rand(3, generator=host), host.get_state()
+    assert not torch.equal(drawn, torch.rand(3, generator=host))
+    assert torch.equal(torch.Generator().set_state(state).get_state(), state)
 
 
 def test_a_module_keeps_its_parameters_when_it_moves(fake: FakeDevice) -> None:
