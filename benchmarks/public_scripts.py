@@ -48,6 +48,14 @@ _SERIES = (
 )
 
 
+_BENCHMARKS = {
+    "train": "BERT_pytorch demucs dcgan functorch_dp_cifar10 hf_BigBird hf_Reformer lennard_jones "
+    "nvidia_deeprecommender phlippe_densenet phlippe_resnet pytorch_unet soft_actor_critic tts_angular",
+    "eval": "pyhpc_equation_of_state pyhpc_turbulent_kinetic_energy llama",
+}
+"""Of pytorch/benchmark, by what is run: those that want neither the network nor a package of their own."""
+
+
 @dataclass(frozen=True)
 class Script:
     """A script in a folder of PUBLIC, its arguments, and how long it runs at most."""
@@ -97,6 +105,22 @@ SCRIPTS = {
                        "--train-num-samples 4096 --batch-size 64 --precision amp --workers 2 --epochs 1"),
     **{f"series_{model}": Script("Time-Series-Library", f"{_SERIES} {model}", 30.0)
        for model in ("PatchTST", "TimesNet", "Autoformer", "Informer", "iTransformer", "DLinear")},
+    **{f"bench_{model}": Script("benchmark", f"run.py {model} -d cuda -t {test}", 30.0)
+       for test, models in _BENCHMARKS.items() for model in models.split()},
+    **{name: Script(f"TCN/TCN/{folder}", script, 30.0)
+       for name, folder, script in (("adding", "adding_problem", "add_test.py"),
+                                    ("copying", "copy_memory", "copymem_test.py"),
+                                    ("pixels", "mnist_pixel", "pmnist_test.py"))},
+    **{f"tutorial_{name}": Script(f"pytorch-tutorial/tutorials/{folder}", "main.py", 25.0)
+       for name, folder in (("cnn", "02-intermediate/convolutional_neural_network"),
+                            ("rnn", "02-intermediate/bidirectional_recurrent_neural_network"),
+                            ("language", "02-intermediate/language_model"),
+                            ("gan", "03-advanced/generative_adversarial_network"),
+                            ("vae", "03-advanced/variational_autoencoder"))},
+    "speed": Script("LLMs-from-scratch/ch05/10_llm-training-speed", "00_orig.py", 35.0),
+    "speed_compiled": Script("LLMs-from-scratch/ch05/10_llm-training-speed", "01_opt_single_gpu.py", 70.0),
+    "gcn": Script("pygcn/pygcn", "train.py", 25.0),
+    "edm": Script("edm", "train.py --outdir=runs --data=pictures --cond=0 --arch=ddpmpp --batch=32 --workers=1", 45.0),
     **{f"cifar_{model}": Script("pytorch-cifar", f"main_{model}.py", 30.0)
        for model in ("ResNet18", "MobileNetV2", "DenseNet121", "DPN92")},
     **{path.stem: Script("library", str(path), 60.0 if "compile" in path.read_text() else 35.0)
@@ -107,7 +131,7 @@ SCRIPTS = {
 def data(options: argparse.Namespace) -> None:
     """Random numbers in the files and formats that the scripts read, and stand-ins for what they log or encode with."""
     public = options.public
-    for make in (_images, _texts, _tokens, _cifar, _segments, _checkpoint, _series, _pictures, _stand_ins):
+    for make in (_images, _texts, _citations, _tokens, _cifar, _segments, _checkpoint, _series, _pictures, _stand_ins):
         try:
             make(public)
         except (OSError, ImportError) as error:  # of a repository that is not there
@@ -124,16 +148,16 @@ def _numbers() -> Any:
 
 def _images(public: Path) -> None:
     """MNIST's files."""
-    draw = _numbers()
-    raw = public / "examples/data/MNIST/raw"
-    raw.mkdir(parents=True, exist_ok=True)
-    for part, count in (("train", 6000), ("t10k", 1000)):
-        for kind, array in (
-            ("images-idx3", draw.integers(0, 256, (count, 28, 28))),
-            ("labels-idx1", draw.integers(0, 10, (count,))),
-        ):
-            head = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
-            (raw / f"{part}-{kind}-ubyte").write_bytes(head + array.astype("uint8").tobytes())
+    for folder in ("examples/data", "pytorch-tutorial/tutorials/data", "TCN/TCN/mnist_pixel/data/mnist"):
+        draw, raw = _numbers(), public / folder / "MNIST/raw"
+        raw.mkdir(parents=True, exist_ok=True)
+        for part, count in (("train", 6000), ("t10k", 1000)):
+            for kind, array in (
+                ("images-idx3", draw.integers(0, 256, (count, 28, 28))),
+                ("labels-idx1", draw.integers(0, 10, (count,))),
+            ):
+                head = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
+                (raw / f"{part}-{kind}-ubyte").write_bytes(head + array.astype("uint8").tobytes())
 
 
 def _texts(public: Path) -> None:
@@ -145,6 +169,23 @@ def _texts(public: Path) -> None:
     for part, lines in (("train", 8000), ("valid", 100), ("test", 100)):
         drawn = draw.zipf(1.2, (lines, 25)) % _WORDS
         (folder / f"{part}.txt").write_text("\n".join(" ".join(words[i] for i in line) for line in drawn))
+    text = "\n".join(" ".join(words[i] for i in line) for line in draw.zipf(1.2, (8000, 25)) % _WORDS)
+    for path in ("pytorch-tutorial/tutorials/02-intermediate/language_model/data/train.txt",
+                 "LLMs-from-scratch/ch05/10_llm-training-speed/middlemarch.txt"):  # fmt: skip
+        (public / path).parent.mkdir(parents=True, exist_ok=True)
+        (public / path).write_text(text)
+
+
+def _citations(public: Path) -> None:
+    """A graph of Cora's size."""
+    draw, count = _numbers(), 2708
+    folder = public / "pygcn/data/cora"
+    folder.mkdir(parents=True, exist_ok=True)
+    words = (draw.random((count, 1433)) < 0.012).astype(int)
+    papers = ("\t".join([str(k), *map(str, row), f"class {k % 7}".replace(" ", "_")]) for k, row in enumerate(words))
+    (folder / "cora.content").write_text("\n".join(papers) + "\n")
+    links = draw.integers(0, count, (5429, 2))
+    (folder / "cora.cites").write_text("\n".join(f"{first}\t{second}" for first, second in links) + "\n")
 
 
 def _tokens(public: Path) -> None:
@@ -236,6 +277,10 @@ def _pictures(public: Path) -> None:
     for place in range(200):
         array = draw.integers(0, 256, (140, 150, 3)).astype("uint8")
         Image.fromarray(array).save(public / f"library/images/{place}.jpg")
+    (public / "edm/pictures").mkdir(parents=True, exist_ok=True)
+    for place in range(256):
+        array = draw.integers(0, 256, (32, 32, 3)).astype("uint8")
+        Image.fromarray(array).save(public / f"edm/pictures/{place:05d}.png")
     text = (public / "pytorch-cifar/main.py").read_text()
     made = re.sub(
         r"CIFAR10\(\s*root='./data', train=(True|False), download=True, transform=(\w+)\)",
@@ -321,10 +366,14 @@ def measure(options: argparse.Namespace) -> None:
             archive.add(path, path.name)
 
 
+_OWN_PACKAGES = ("stand_ins", "minGPT", "pygcn")
+"""Folders of PUBLIC whose packages scripts import."""
+
+
 def _record(public: Path, name: str, out: Path, limit_s: float, gpu: str) -> int:
     """The exit code of a script under ``run --profile``, which is interrupted when its time is up."""
     script = SCRIPTS[name]
-    own = (SOURCE, public / "stand_ins", public / "minGPT", os.environ.get("PYTHONPATH", ""))
+    own = (SOURCE, *(public / folder for folder in _OWN_PACKAGES), os.environ.get("PYTHONPATH", ""))
     paths = os.pathsep.join(map(str, own))
     command = (sys.executable, "-m", "torchledger", "run", "--profile", "-f", "-o", str(out / f"{name}.ledger"))
     with (out / f"{name}.log").open("w") as log:
@@ -358,7 +407,7 @@ def plan(options: argparse.Namespace) -> None:
             (*own, *script.command.split()),
             _PLAN_S,
             folder=public / script.folder,
-            paths=[public / "stand_ins", public / "minGPT"],
+            paths=[public / folder for folder in _OWN_PACKAGES],
         )
         path.with_suffix(".log").write_text(said)
         print(f"{name}: ended with {code} after {time.monotonic() - begin:.0f} s", flush=True)

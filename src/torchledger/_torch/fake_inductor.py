@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from torchledger._torch.fake_packages import package_without_libraries
 from torchledger._torch.fake_tensors import FakeTensors
 from torchledger._torch.fake_triton import patch_triton
 from torchledger._torch.fake_wrappers import run_without_kernels
-from torchledger._torch.patching import Patches
+from torchledger._torch.patching import Patches, pass_through
 from torchledger._torch.symbol_sizes import hint
 from torchledger.nouns import CUDA_GRAPH, Device
 from torchledger.work.unaligned import Pays, UnalignedProduct
@@ -47,6 +48,7 @@ def compile_for_fake_device(
     package_without_libraries(patches, mode, note)
     _switch_off_graphs_and_caches(patches, note)
     _fold_on_host(patches)
+    _copy_constants(patches, mode)
     _take_libraries(patches, note)
     _decide_padding(patches, pays, note)
     _keep_first_splits(patches, note)
@@ -135,6 +137,27 @@ def _fold_on_host(patches: Patches) -> None:
             yield mode
 
     patches.set(proxy_tensor, "unset_fake_temporarily", unset_fake_on_host)
+
+
+def _copy_constants(patches: Patches, mode: FakeTensors) -> None:
+    """A constant of the host that a graph needs on the device is one without values there."""
+    from torch._inductor.graph import GraphLowering
+
+    moved: weakref.WeakKeyDictionary[Any, dict[str, str]] = weakref.WeakKeyDictionary()
+
+    def constant_name(original: Callable[..., str], graph: Any, name: str, device_override: Any) -> str:
+        constant = graph.constants[name]
+        if device_override is None or constant.device == device_override:
+            return original(graph, name, device_override)
+        there = moved.setdefault(graph, {})
+        key = f"{name}_{device_override.type}{device_override.index or 0}"
+        if key not in there:
+            with mode:
+                copy = constant.to(device_override)
+            there[key] = graph.allocate_non_dup_const_name(key, copy)
+        return there[key]
+
+    pass_through(patches, GraphLowering, "constant_name", constant_name)
 
 
 def _keep_first_splits(patches: Patches, note: Callable[[str], None]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch._inductor.fx_passes import joint_graph, pad_mm, post_grad
+from torch._inductor.graph import GraphLowering
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from torchledger._torch.fake_device import FakeDevice
@@ -43,3 +44,27 @@ def test_products_and_collectives_stay_apart_and_that_is_counted() -> None:
         post_grad.micro_pipeline_tp_pass(torch.fx.Graph())
     assert [count for what, count in fake.decisions.items() if what.startswith("products and collectives")] == [1]
     assert post_grad.micro_pipeline_tp_pass is former
+
+
+class Constants:
+    """The part of a graph that keeps constants."""
+
+    def __init__(self, **constants: torch.Tensor) -> None:
+        self.constants = constants
+
+    def allocate_non_dup_const_name(self, name: str, data: torch.Tensor) -> str:
+        assert name not in self.constants
+        self.constants[name] = data
+        return name
+
+
+def test_a_constant_of_the_host_that_a_graph_needs_on_the_device_is_copied_there_once() -> None:
+    former = GraphLowering.constant_name
+    with FakeDevice(MADE_UP) as fake:
+        graph = Constants(labels=torch.arange(64))
+        names = [GraphLowering.constant_name(graph, "labels", torch.device("cuda", 0)) for _ in range(2)]
+        here = GraphLowering.constant_name(graph, "labels", torch.device("cpu"))
+        moved = graph.constants[names[0]]
+        assert fake.tensors.is_our_fake(moved) and moved.device.type == "cuda" and moved.shape == (64,)
+    assert names == ["labels_cuda0"] * 2 and here == "labels" and len(graph.constants) == 2
+    assert GraphLowering.constant_name is former
