@@ -47,5 +47,9 @@ class PlanError(TorchledgerError):
     """A program could not be planned without its device."""
 
 
+class LoneRankError(PlanError):
+    """A program makes a process group of itself alone: it is planned as a world of one rank."""
+
+
 class ReportError(TorchledgerError):
     """A report could not be drawn."""

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from torchledger.cli.output import force_option, json_option, tell_misplaced
+from torchledger.errors import LoneRankError
+
+if TYPE_CHECKING:
+    from torchledger.planning.plan import Plan
+    from torchledger.predicting.overheads import Mode
 
 
 @click.command(
@@ -98,8 +104,10 @@ def command(
     from torchledger.reporting.plan import plan_as_plain, plan_document
 
     size = world_of(world, mesh)
-    if size > 1 or world is not None:
-        plan = plan_world(
+    mode: Mode = "graphs" if graphs else "eager"
+
+    def of_ranks(size: int) -> Plan:
+        return plan_world(
             Script(script, arguments, is_module),
             size,
             device=device,
@@ -108,21 +116,28 @@ def command(
             fabric=fabric,
             output=output,
             force=force,
-            mode="graphs" if graphs else "eager",
+            mode=mode,
             host=host,
         )
+
+    if size > 1 or world is not None:
+        plan = of_ranks(size)
     elif rank is not None or ranks_per_node is not None or fabric is not None:
         raise click.UsageError("--rank, --node and --fabric are of a world of ranks: add --world N.")
     else:
-        plan = plan_program(
-            script_program(script, arguments, is_module=is_module),
-            device=device,
-            output=output,
-            force=force,
-            argv=(script, *arguments),
-            mode="graphs" if graphs else "eager",
-            host=host,
-        )
+        try:
+            plan = plan_program(
+                script_program(script, arguments, is_module=is_module),
+                device=device,
+                output=output,
+                force=force,
+                argv=(script, *arguments),
+                mode=mode,
+                host=host,
+            )
+        except LoneRankError:
+            click.echo("torchledger: the script makes a process group of one rank: planned with --world 1", err=True)
+            plan = of_ranks(1)
     if as_json:
         print_json(plan_as_plain(plan.step, plan.dry_run))
     else:

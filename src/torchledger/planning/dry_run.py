@@ -18,13 +18,20 @@ from typing import TYPE_CHECKING, Any, cast
 from torchledger.capturing.conditionals import Conditional, Decision, Loop, asker_of, find_decisions
 from torchledger.capturing.process import check_script
 from torchledger.capturing.session import Capture
-from torchledger.errors import PlanError, UsageError
+from torchledger.errors import LoneRankError, PlanError, UsageError
 from torchledger.memory.record import Heard, record_memory
 from torchledger.nouns import Device, DryRun, Launch, MadeGroup, StandIn, WorldSpec
 from torchledger.planning.communication import collectives_of_step, place_calls
 from torchledger.planning.loading import StepLoading
 from torchledger.planning.outside_work import OutsideWork
-from torchledger.planning.program_threads import Ending, StepRecorded, explain, explain_by, our_error
+from torchledger.planning.program_threads import (
+    Ending,
+    StepRecorded,
+    explain,
+    explain_by,
+    makes_lone_group,
+    our_error,
+)
 from torchledger.planning.rare_collectives import RareCollectives
 from torchledger.profiling.profile import StepProfiler, hear_steps
 from torchledger.profiling.records import facts_of_recording
@@ -448,6 +455,8 @@ def _run_to_its_step(program: Callable[[], Any], around: FakeWorld | None = None
         ours = our_error(error)
         if ours is not None:
             raise ours from error
+        if around is None and makes_lone_group(error):
+            raise LoneRankError(explain(error)) from error
         traceback.print_exc()
         if around is not None and around.hints:
             raise PlanError(explain_by(around.hints[:_MOST_HINTS], error)) from error

@@ -181,6 +181,14 @@ def explain(error: BaseException, *, thread: str | None = None) -> str:
     )
 
 
+def makes_lone_group(error: BaseException) -> bool:
+    """Whether a process group of one rank, of which the program itself says so, could not be made."""
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(
+        frame.f_code.co_name == "init_process_group" and frame.f_locals.get("world_size") == 1 for frame in frames
+    )
+
+
 def explain_by(reasons: Sequence[str], error: BaseException) -> str:
     """What failed and where in the program, of which the reasons are known."""
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_library(frame.filename)]
@@ -242,7 +250,8 @@ def _asks_for_its_rank(error: BaseException, frames: Sequence[traceback.FrameSum
     """Whether a variable is missing that a launcher sets, or a process group was wanted without any."""
     if isinstance(error, KeyError):
         return error.args[0] in _OF_LAUNCHERS
-    return "RANK" not in os.environ and any(frame.name == "init_process_group" for frame in frames)
+    is_said = "RANK" in os.environ and "NCCL" not in first_line(error)
+    return not is_said and any(frame.name == "init_process_group" for frame in frames)
 
 
 _OF_LAUNCHERS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from synthetic import write_ledger
-from torchledger.errors import PlanError, TorchledgerError, UsageError
+from torchledger.errors import LoneRankError, PlanError, TorchledgerError, UsageError
 from torchledger.nouns import Device, WorldSpec
 from torchledger.planning.dry_run import run_without_device, script_program
 from torchledger.planning.plan import plan_program
@@ -71,6 +71,12 @@ def plan(text: str, folder: Path, *arguments: str, world: WorldSpec | None = Non
             "import torch.distributed as dist\ndist.init_process_group('nccl')",
             PlanError,
             r"train.py:2 which of how many ranks it is",
+        ),
+        (
+            "import torch.distributed as dist\n"
+            "dist.init_process_group('nccl', init_method='tcp://localhost:0', world_size=1, rank=0)",
+            LoneRankError,
+            r"train.py:2 which of how many ranks it is: .* which may be 1",
         ),
         ("import argparse\nargparse.ArgumentParser().parse_args()", UsageError, "did not take its arguments"),
         ("raise SystemExit('set DATA')", PlanError, r"ended itself \(set DATA\) before"),
