@@ -28,7 +28,7 @@ from torchledger.predicting.operators import ROOFLINE
 from torchledger.predicting.overheads import Mode
 from torchledger.predicting.padding import PaddingRule
 from torchledger.predicting.step import predict_ledger
-from torchledger.predicting.step_notes import step_notes
+from torchledger.predicting.step_notes import notes_on_tuned_convolutions, step_notes
 from torchledger.stepping.totals import StepTotals, launches_in
 from torchledger.store import open_ledger
 from torchledger.store.job import job_folder, job_in_place
@@ -132,7 +132,12 @@ def plan_world(
             **rounding_of(settings),
         )
         steps = [_read_step(each.ledger) for each in recorded]
-        notes = (*_on_host_alone(step, steps), *_with_notes(step.notes, model, steps))
+        tuned = notes_on_tuned_convolutions(
+            settings,
+            [call for each in programs for call in each.calls],
+            [launch for each in programs for some in each.launches.values() for launch in some],
+        )
+        notes = (*_on_host_alone(step, steps), *_with_notes(step.notes, model, steps), *tuned)
         step = replace(step, kernel_launches=_kernel_launches(steps), notes=notes)
         if world > 1 and not dry_run.groups:
             step = replace(step, notes=(*step.notes, _ALONE))

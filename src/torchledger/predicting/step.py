@@ -71,7 +71,13 @@ from torchledger.predicting.step_calls import (
     predict_graph_collectives,
     price_calls,
 )
-from torchledger.predicting.step_notes import CALLS_OF_CPU, note_on_pools, ran_on_cpu, step_notes
+from torchledger.predicting.step_notes import (
+    CALLS_OF_CPU,
+    note_on_pools,
+    notes_on_tuned_convolutions,
+    ran_on_cpu,
+    step_notes,
+)
 from torchledger.predicting.waits import pieces_of_step, waiting_way, waits_for_device, waits_notes
 from torchledger.stepping.totals import StepTotals, times_made
 from torchledger.work.graph_collectives import graph_collectives
@@ -390,6 +396,9 @@ def predict_ledger(
         **rounding,
         host=_host_of(run, host),
     )
+    of_calls = () if record is None else record.calls
+    tuned = notes_on_tuned_convolutions(run.environment.settings, of_calls, launches)
+    step = replace(step, notes=(*step.notes, *tuned))
     if record is None:
         step = replace(step, notes=(*step.notes, *_notes_without_record(profile)))
     elif memory is not None:

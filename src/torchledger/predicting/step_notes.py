@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from torchledger.fitting.time_model import TimeModel
-from torchledger.nouns import Launch
+from torchledger.nouns import Launch, StepCall
 from torchledger.predicting.bus_copies import notes_on_copies
 from torchledger.predicting.flex_launches import taken_share
 from torchledger.predicting.launches import is_foreign
@@ -40,6 +40,19 @@ def note_on_pools(reserved_bytes: int | None) -> str:
     """Of a step that was recorded as CUDA graphs replayed it: its storages lack what these hold."""
     said = "" if reserved_bytes is None else f": the allocator had {reserved_bytes:,} bytes reserved where it ran"
     return f"peak memory is of what lies outside the pools of CUDA graphs, which nothing counts{said}"
+
+
+def notes_on_tuned_convolutions(
+    settings: Mapping[str, str], calls: Sequence[StepCall], launches: Sequence[Launch]
+) -> tuple[str, ...]:
+    """Of a program that has cuDNN time its kernels before it takes one, by the ``settings`` that it ran with."""
+    names = (*(launch.kernel_name for launch in launches), *(call.name for call in calls))
+    if settings.get("cudnn_benchmark") != "True" or not any("convolution" in name for name in names):
+        return ()
+    return (
+        "cuDNN times its kernels and takes the quickest (torch.backends.cudnn.benchmark): convolutions are priced as "
+        "it chooses without that, and may be quicker",
+    )
 
 
 def _origin_notes(model: TimeModel) -> tuple[str, ...]:

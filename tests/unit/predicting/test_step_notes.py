@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.factories import make_launch
+from tests.factories import make_launch, make_step_call
 
 from torchledger.predicting.devices import find_model
-from torchledger.predicting.step_notes import step_notes
+from torchledger.predicting.step_notes import notes_on_tuned_convolutions, step_notes
 from torchledger.work.flex import MOST_VISITED, SIMPLE, VISITED
 
 
@@ -26,3 +26,13 @@ def test_masks_of_attention_that_depend_on_data_are_said() -> None:
     assert said.format("a kernel", "50%") in step_notes(model, None, [unknown])
     assert said.format("2 kernels", "1.76% to 50%") in step_notes(model, None, [unknown, narrow])
     assert not any("flex_attention" in note for note in step_notes(model, None, [known]))
+
+
+def test_convolutions_whose_kernels_are_timed_by_their_library_are_said_to_be_priced_without_that() -> None:
+    launch, call = make_launch(kernel_name="extern_kernels.convolution"), make_step_call(name="aten::convolution")
+    timed = {"cudnn_benchmark": "True"}
+    for calls, launches in (([], [launch]), ([call], [])):
+        (said,) = notes_on_tuned_convolutions(timed, calls, launches)
+        assert "may be quicker" in said
+    assert notes_on_tuned_convolutions({"cudnn_benchmark": "False"}, [call], [launch]) == ()
+    assert notes_on_tuned_convolutions(timed, [make_step_call()], [make_launch()]) == ()
