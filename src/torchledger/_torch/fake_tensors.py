@@ -215,7 +215,8 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         if are_of_program(types):
             with as_plain(args, kwargs):
                 return self.__torch_dispatch__(func, (FakeTensor,), args, kwargs)
-        if self.is_over:
+        # A profiler of the program's that is cut off between its marks ends the process at its exit.
+        if self.is_over and getattr(func, "namespace", None) != "profiler":
             if threading.get_ident() != self._thread:
                 threading.Event().wait()  # for ever: C++ that must not throw may have asked
             if self.on_over is not None:
@@ -362,7 +363,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             if not value and (truth := self._loops.truth()) is not None:
                 value = truth
         elif tensor.dtype.is_floating_point:
-            value = 0.0 if is_called_from(_SKIPPED_STEP) else self._next_number()
+            value = 0.0 if is_called_from(_SKIPPED_STEP) else self._number_of(tensor)
         elif tensor.dtype.is_complex:
             return complex(1.0)  # type: ignore[return-value]
         else:
@@ -372,6 +373,16 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             said = _NUMBERS if isinstance(value, float) and 1.0 < value < 1.0 + _CHANGES else value
             self.note(f"the value of a tensor of {str(tensor.dtype).removeprefix('torch.')}", said)
         return value
+
+    def _number_of(self, tensor: Any) -> float:
+        """What a tensor was said to be before, if nothing was written to it since: a program that compares a loss with
+        itself looks for NaN."""
+        if tensor.is_inference():  # counts no writes
+            return self._next_number()
+        told = getattr(tensor, "_told", None)
+        if told is None or told[0] != tensor._version:
+            told = tensor._told = tensor._version, self._next_number()
+        return float(told[1])
 
     def _next_number(self) -> float:
         """1.0 for the first number that a line reads, and from then on a little more, less and less so.
