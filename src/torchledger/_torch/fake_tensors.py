@@ -573,8 +573,25 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             return new_fake(cls, *args, **kwargs)
 
         patches.set(FakeTensor, "__new__", staticmethod(fake))
+        self._leave_untraced(patches)
         read_lengths_first(patches)
         take_subclasses(patches)
+
+    def _leave_untraced(self, patches: Patches) -> None:
+        """``torch.jit.trace`` reads sizes and values of what it records: a module that is traced runs as it is."""
+
+        def traced(func: Any, *args: Any, **kwargs: Any) -> Any:
+            self.note("what torch.jit.trace records", "the module as it is, operator by operator")
+            return func
+
+        patches.set(torch.jit, "trace", traced)
+        for name in ("freeze", "optimize_for_inference"):
+            given = getattr(torch.jit, name)
+
+            def scripted(module: Any, *args: Any, given: Any = given, **kwargs: Any) -> Any:
+                return given(module, *args, **kwargs) if isinstance(module, torch.jit.ScriptModule) else module
+
+            patches.set(torch.jit, name, scripted)
 
 
 class _Places:

@@ -48,6 +48,16 @@ def test_a_number_that_is_asked_for_twice_is_the_same_until_it_is_written_to(fak
     assert len(values) == 3
 
 
+def test_a_module_that_is_traced_runs_as_it_is(fake: FakeDevice) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 6 * 6, 2)).cuda().eval()
+    traced = torch.jit.freeze(torch.jit.trace(model, torch.rand(2, 3, 8, 8, device="cuda")))
+    made = traced(torch.rand(5, 3, 8, 8, device="cuda"))
+    assert made.shape == (5, 2) and fake.tensors.is_our_fake(made)
+    assert any("torch.jit.trace" in each.asked for each in fake.tensors.stand_ins)
+    scripted = torch.jit.freeze(torch.jit.script(nn.Linear(3, 2).eval()))
+    assert isinstance(scripted, torch.jit.ScriptModule)
+
+
 def test_checks_of_the_program_pass_whatever_they_ask_for(fake: FakeDevice) -> None:
     x = torch.randn(1 << 20, device="cuda")
     if not (x > 3).all():
