@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from drawn_convolutions import ConvolutionCase
 from drawn_layers import draw_layers
-from drawn_passes import COLUMNS, draw_passes, pass_calls
+from drawn_passes import COLUMNS, case_columns, draw_passes, pass_calls
 from h200_kernels import device_record, say
 
 from torchledger.memory.convolution_workspaces import PASSES, PRECISIONS, ROOMS, bytes_said, features, room_bytes
@@ -111,10 +111,7 @@ def measure(output: Path, *, limit_s: float, seed: int, workers: int) -> None:
     np.savez_compressed(
         output,
         device=device_record(),
-        precision=np.array(precisions, dtype="U8"),
-        kind=np.array([case["kind"] for case in asked], dtype="U10"),
-        **{name: np.array([case[name] for case in asked], np.int32) for name in COLUMNS},
-        channels_last=np.array([case["channels_last"] for case in asked], np.int8),
+        **case_columns(asked, precisions),
         direction=np.array(directions, np.int8),
         workspace_bytes=np.array(extra, np.int64),
     )

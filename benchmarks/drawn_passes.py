@@ -16,7 +16,7 @@ import gc
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -206,6 +206,16 @@ def pass_calls(
     return calls[first : None if has_gradients else 1]
 
 
+def case_columns(asked: Sequence[dict[str, Any]], precisions: Sequence[str]) -> dict[str, Any]:
+    """The configurations of rows as columns of a file."""
+    return {
+        "precision": np.array(precisions, dtype="U8"),
+        "kind": np.array([case["kind"] for case in asked], dtype="U10"),
+        **{name: np.array([case[name] for case in asked], np.int32) for name in COLUMNS},
+        "channels_last": np.array([case["channels_last"] for case in asked], np.int8),
+    }
+
+
 def save(rows: list[tuple[Any, ...]], names: list[tuple[str, ...]], path: Path, first: int = 0) -> None:
     """Write what there is, with the kernels' names; calls are numbered from the ``first`` pass on."""
     asked, precisions, passes, times, spreads, kernels = zip(*rows, strict=True)
@@ -215,10 +225,7 @@ def save(rows: list[tuple[Any, ...]], names: list[tuple[str, ...]], path: Path, 
     np.savez_compressed(
         path,
         device=device_record(),
-        precision=np.array(precisions, dtype="U8"),
-        kind=np.array([case["kind"] for case in asked], dtype="U10"),
-        **{name: np.array([case[name] for case in asked], np.int32) for name in COLUMNS},
-        channels_last=np.array([case["channels_last"] for case in asked], np.int8),
+        **case_columns(asked, precisions),
         direction=np.array(passes, np.int8) + np.int8(first),
         time_us=np.array(times, np.float32),
         spread=np.array(spreads, np.float16),

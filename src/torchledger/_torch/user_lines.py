@@ -57,11 +57,18 @@ def user_line(generated: Collection[str] = ()) -> str:
 def line_outside(*files: str) -> str | None:
     """The innermost line of the stack that is neither ours nor of ``files``, given by the ends of their paths; ``None``
     where it is torch's."""
+    frame, line = _outside(files)
+    file = None if frame is None else frame.f_code.co_filename
+    return None if file is None or file.startswith(_TORCH) else f"{file}:{line}"
+
+
+def _outside(files: tuple[str, ...]) -> tuple[FrameType | None, int]:
+    """The innermost frame of the stack that is neither ours nor of ``files``, and its line."""
     for frame, line in walk_stack(sys._getframe(1)):
         file = frame.f_code.co_filename
         if not file.startswith((_OURS, "<")) and not file.endswith(files):
-            return None if file.startswith(_TORCH) else f"{file}:{line}"
-    return None
+            return frame, line
+    return None, 0
 
 
 def is_data_of_program() -> bool:
@@ -69,14 +76,10 @@ def is_data_of_program() -> bool:
 
     What is asked for there is data; modules make weights.
     """
-    for frame, _ in walk_stack(sys._getframe(1)):
-        file = frame.f_code.co_filename
-        if file.startswith((_OURS, "<")) or file.endswith(_WRAPPERS):
-            continue
-        if file.startswith(_TORCH) or _PACKAGES in file:
-            return False
-        return not isinstance(frame.f_locals.get("self"), torch.nn.Module)
-    return False
+    frame, _ = _outside(_WRAPPERS)
+    if frame is None or frame.f_code.co_filename.startswith(_TORCH) or _PACKAGES in frame.f_code.co_filename:
+        return False
+    return not isinstance(frame.f_locals.get("self"), torch.nn.Module)
 
 
 _PACKAGES = "-packages/"

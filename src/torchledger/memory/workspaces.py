@@ -27,6 +27,8 @@ _OTHER_BYTES = 4096 * 2 * 1024 + 16 * 8 * 1024
 
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "linear", "_int_mm", "_scaled_mm")
 _CONVOLUTIONS = ("convolution", "convolution_backward")
+_SIZES = ("n", "c_in", "c_out", "height", "width", "kernel_height", "kernel")
+"""Of ``convolution_shape``; where one is 0, nothing runs."""
 
 
 def library_workspaces(
@@ -134,8 +136,11 @@ def _launch_of(call: StepCall, results: Sequence[LiveStorage]) -> Launch | None:
 
 
 def _passes_of(launch: Launch, results: Sequence[LiveStorage], *, is_rounded: bool) -> Iterator[_Asked]:
-    sizes, precision = convolution_shape(launch), _precision(launch, is_rounded=is_rounded)
-    if sizes is None or precision is None:
+    sizes = convolution_shape(launch)
+    if sizes is None or not all(sizes[name] for name in _SIZES):
+        return
+    precision = _precision(launch, is_rounded=is_rounded)
+    if precision is None:
         return
     if "backward" in operation_of(launch):
         wanted: list[tuple[Pass, Buffer]] = list(zip(("image", "weight"), _images(launch)[1:3], strict=True))

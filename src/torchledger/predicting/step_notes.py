@@ -46,8 +46,10 @@ def notes_on_tuned_convolutions(
     settings: Mapping[str, str], calls: Sequence[StepCall], launches: Sequence[Launch]
 ) -> tuple[str, ...]:
     """Of a program that has cuDNN time its kernels before it takes one, by the ``settings`` that it ran with."""
+    if settings.get("cudnn_benchmark") != "True":
+        return ()
     names = (*(launch.kernel_name for launch in launches), *(call.name for call in calls))
-    if settings.get("cudnn_benchmark") != "True" or not any("convolution" in name for name in names):
+    if not any("convolution" in name for name in names):
         return ()
     return (
         "cuDNN times its kernels and takes the quickest (torch.backends.cudnn.benchmark): convolutions are priced as "

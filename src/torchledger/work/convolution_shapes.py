@@ -32,6 +32,7 @@ def convolution_shape(launch: Launch) -> dict[str, float] | None:
     count, channels, height, width = image.shape
     out_channels, per_group, tall, kernel = weight.shape
     stride = max(round(width / max(result.shape[3], 1)), 1)
+    copied = sum(math.prod(image.shape) for image in images if not _is_laid_out(image, channels_last))
     return {
         "n": count,
         "c_in": channels,
@@ -50,8 +51,8 @@ def convolution_shape(launch: Launch) -> dict[str, float] | None:
         "float16": float(image.dtype == "float16"),
         "transposed": float(runs_back),
         # Read and written.
-        "copied bytes": 2.0 * max(item_size, _COPIED_AT_ONCE) * _copied_elements(images, channels_last),
-        "copies": float(item_size * _copied_elements(images, channels_last)),
+        "copied bytes": 2.0 * max(item_size, _COPIED_AT_ONCE) * copied,
+        "copies": float(item_size * copied),
     }
 
 
@@ -68,7 +69,7 @@ def operands_of(
     launch: Launch, inputs: Sequence[Buffer], outputs: Sequence[Buffer]
 ) -> tuple[Buffer, Buffer, Buffer, bool] | None:
     """A convolution's image, filters and result, with the two images exchanged where it is transposed, and whether it
-    is; of its ``_tensors``."""
+    is; of its ``convolution_tensors``."""
     images = planes_of(inputs)
     if len(images) < 2 or not outputs:
         return None
@@ -107,12 +108,8 @@ def runs_channels_last(image: Buffer, weight: Buffer) -> bool:
     return of_image or of_weight
 
 
-def _copied_elements(images: Sequence[Buffer], channels_last: bool) -> int:
-    """Elements of the images that have another layout than the one in which the convolution runs."""
-    return sum(math.prod(image.shape) for image in images if not _is_laid_out(image, channels_last))
-
-
 def _is_laid_out(image: Buffer, channels_last: bool) -> bool:
+    """Whether an image has the layout in which the convolution runs."""
     _, channels, height, width = image.shape
     dense = (1, width * channels, channels) if channels_last else (height * width, width, 1)
     return all(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from tests.factories import make_buffer, make_launch, make_live_storage, make_step_call
@@ -127,6 +128,15 @@ def test_without_a_capability_nothing_is_said() -> None:
 
 def test_a_convolution_whose_result_no_allocation_shows_has_no_workspace() -> None:
     assert spaces(convolution(), []) == []
+
+
+def test_a_convolution_of_which_no_tensors_are_known_or_none_of_any_size_has_no_workspace() -> None:
+    call = make_step_call(name="aten::convolution", phase="forward")
+    given: dict[str, Any] = {"step": "s", "device": "cuda:0", "compute_capability": (9, 0), "first_number": 1}
+    assert library_workspaces([call], {}, [storage(MADE, born_launch=None)], **given) == []
+    images = (TensorArgument((0, *IMAGE[1:]), "bfloat16"), TensorArgument(WEIGHT, "bfloat16"))
+    empty = storage((0,), born_launch=None, shape=(0, *MADE[1:]), dtype="bfloat16")
+    assert library_workspaces([replace(call, arguments=images)], {}, [empty], **given) == []
 
 
 def test_the_peak_holds_the_workspace_and_so_does_what_is_alive_there() -> None:
