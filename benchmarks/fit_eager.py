@@ -65,7 +65,7 @@ def measured(name: str) -> list[dict[str, Any]]:
     return rows
 
 
-_MEASURED = ("calls", "eager", "common", "libraries", "recurrent")
+_MEASURED = ("calls", "eager", "common", "libraries", "recurrent", "sharded")
 
 
 def all_measured() -> list[dict[str, Any]]:

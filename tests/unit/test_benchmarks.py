@@ -44,6 +44,7 @@ NO_BENCHMARKS = {
     "eager_calls_common": "is imported by others",
     "eager_calls_libraries": "is imported by others",
     "eager_calls_recurrent": "is imported by others",
+    "eager_calls_sharded": "is imported by others",
     "eager_calls_further": "is imported by others",
     "eager_calls_rare": "is imported by others",
     "power_steps": "turns measurements into data",

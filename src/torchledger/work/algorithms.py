@@ -6,7 +6,8 @@ a batch. Of each such call the parts are said of which its time is a sum: the la
 and work that all of the device shares. How long each part takes is learned (``fitting/algorithm_costs.py``).
 
 Which way an operator goes is torch's own choice where its source says it (torch 2.11: ``RNN.cpp``, ``GridSampler.cu``,
-``Im2Col.cu``, ``LossCTC.cu``, ``Loss.cu``, ``NLLLoss2d.cu``, ``UpSample*.cu``, ``BatchLinearAlgebra.cpp``).
+``Im2Col.cu``, ``LossCTC.cu``, ``Loss.cu``, ``NLLLoss2d.cu``, ``Normalization.cuh``, ``UpSample*.cu``,
+``BatchLinearAlgebra.cpp``).
 """
 
 from __future__ import annotations
@@ -328,6 +329,33 @@ _LOADED_AT_ONCE = 16
 """Bytes that one load of a thread takes at most."""
 
 
+def _channel_sums(call: _Call) -> Parts:
+    """``SyncBatchNorm``'s own sums: a block for each channel, whose threads follow one another through pixels and
+    pictures; channels that lie beside one another are gone through by all blocks."""
+    (batch, _, *sides), stride = call.shapes[0], call.tensors[0].stride
+    pixels = math.prod(sides)
+    if stride is not None and stride[1] == 1:
+        return Parts("channels last", (1, call.megabytes, batch * pixels / 1e6))
+    wide = next((each for each in _WIDTHS if pixels <= each), _WIDTHS[-1])
+    if call.is_backward:
+        high = min(2 ** int(math.log2(batch)), _WIDTHS[-1] // _WIDTHS[0])
+        wide = min(wide, _WIDTHS[-1] // high)
+    else:
+        high = _WIDTHS[-1] // wide
+    turns = math.ceil(batch / high) * math.ceil(pixels / wide)
+    return Parts("by channels", (1, turns / 1e2, call.megabytes))
+
+
+_WIDTHS = (32, 64, 128, 256, 512)
+"""Threads that go along the pixels of a channel, of at most so many in a block (torch 2.11, ``Normalization.cuh``)."""
+
+
+def _ranks_joined(call: _Call) -> Parts:
+    """What each rank summed of each channel, put together by one thread for each channel."""
+    ranks, channels = call.shapes[1]
+    return Parts("by ranks", (1, ranks, ranks * channels / 1e3))
+
+
 def _rows_loss(call: _Call) -> Parts:
     """One block adds up all rows, with a thread for about sixteen of them."""
     scores = call.shapes[1 if call.is_backward else 0]
@@ -393,6 +421,8 @@ _FAMILIES: dict[str, Callable[[_Call], Parts | None]] = {
     **dict.fromkeys(("_cdist_forward", "_cdist"), _distances),
     "convolution": _upward_volume,
     "cudnn_batch_norm": _picture_norm,
+    **dict.fromkeys(("batch_norm_stats", "batch_norm_backward_reduce"), _channel_sums),
+    "batch_norm_gather_stats_with_counts": _ranks_joined,
     **dict.fromkeys(("nll_loss_forward", "nll_loss"), _rows_loss),
     "embedding_dense_backward": _words_gradient,
     **dict.fromkeys(("_fft_c2c", "_fft_r2c", "_fft_c2r"), _transformed),

@@ -174,6 +174,30 @@ def test_a_norm_of_pictures_goes_by_its_channels_unless_they_lie_side_by_side() 
     ]
 
 
+@given(st.sampled_from(("stats", "backward_reduce")), st.integers(1, 256), st.integers(2, 20_000))
+def test_threads_of_a_channel_go_through_all_its_pixels_in_turns(which: str, pictures: int, pixels: int) -> None:
+    parts = parts_of(f"aten::batch_norm_{which}", [_tensor(pictures, 64, pixels)], ())
+    assert parts is not None and parts.way == "by channels"
+    turns = 100 * parts.amounts[1]
+    assert turns == pytest.approx(round(turns)) and turns * 512 >= 0.999 * pictures * pixels
+    more = parts_of(f"aten::batch_norm_{which}", [_tensor(2 * pictures, 64, pixels)], ())
+    assert more is not None and parts.amounts[1] <= more.amounts[1] <= 2 * parts.amounts[1] + 1e-9
+
+
+def test_sums_of_channels_go_by_blocks_unless_the_channels_lie_side_by_side() -> None:
+    last = TensorArgument((8, 64, 7, 7), "float32", (3136, 1, 448, 64))
+    ways = [parts_of("aten::batch_norm_stats", [each], ()) for each in (_tensor(8, 64, 7, 7), last, _tensor(32, 64))]
+    assert [each and each.way for each in ways] == ["by channels", "channels last", "channels last"]
+
+
+def test_statistics_of_more_ranks_follow_one_another() -> None:
+    image = _tensor(8, 64, 7, 7)
+    parts = [
+        parts_of("aten::batch_norm_gather_stats_with_counts", [image, _tensor(ranks, 64)], ()) for ranks in (2, 16)
+    ]
+    assert [each and each.amounts[1] for each in parts] == [2, 16]
+
+
 def test_what_is_recorded_otherwise_has_no_parts() -> None:
     assert parts_of("aten::mm", [_tensor(4, 4)], ()) is None
     assert parts_of("aten::_cudnn_rnn", [_tensor(4, 4)], _recurrent()) is None
