@@ -528,6 +528,16 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             return places.of(storage._cdata, int(storage.nbytes())) + offset
 
         patches.set(FakeTensor, "data_ptr", address)
+        storage_pointer = torch.UntypedStorage.data_ptr
+
+        def storage_address(storage: torch.UntypedStorage) -> int:
+            """Not 0 while it holds anything: FSDP asks so whether a parameter is gathered."""
+            if storage.device.type != "meta":
+                return int(storage_pointer(storage))
+            size = int(storage.nbytes())
+            return places.of(storage._cdata, size) if size else 0
+
+        patches.hide(torch.UntypedStorage, "data_ptr", storage_address)
         data: Any = torch.Tensor.data
 
         def set_data(tensor: Any, value: Any) -> None:

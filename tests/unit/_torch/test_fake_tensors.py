@@ -282,6 +282,16 @@ def test_a_module_keeps_its_parameters_when_it_moves(fake: FakeDevice) -> None:
     assert len({each.data_ptr() for each in held}) == 2
 
 
+def test_a_storage_lies_somewhere_while_it_holds_anything(fake: FakeDevice) -> None:
+    gathered = torch.empty(64, device="cuda")
+    storage = gathered.untyped_storage()
+    assert storage.data_ptr() == gathered.data_ptr() == gathered[8:].untyped_storage().data_ptr() > 0
+    assert torch.empty(64, device="cuda").untyped_storage().data_ptr() != storage.data_ptr()
+    storage.resize_(0)
+    assert storage.data_ptr() == 0
+    assert torch.ones(4).numpy().ctypes.data > 0
+
+
 def test_nothing_is_saved_and_what_was_saved_is_loaded(fake: FakeDevice, tmp_path: Path) -> None:
     model = nn.Linear(3, 3).cuda()
     torch.save(model.state_dict(), tmp_path / "model.pt")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -193,6 +194,29 @@ def test_what_stands_for_the_device_is_not_compiled_where_a_graph_breaks_into_it
         found = {each.operation: each.message_bytes for each in ledger.read(Collective)}
     whole = (1024 * 1024 + 1024) * 2
     assert found == {"all_gather": whole, "reduce_scatter": whole}
+
+
+def test_parameters_that_stay_gathered_after_the_forward_are_gathered_once_a_step(tmp_path: Path) -> None:
+    """FSDP's first version asks the storage of what it gathered whether it is still held."""
+
+    def program() -> None:
+        from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+
+        dist.init_process_group("nccl")
+        shard = functools.partial(
+            FullyShardedDataParallel,
+            device_id=0,
+            use_orig_params=True,
+            sharding_strategy=ShardingStrategy.SHARD_GRAD_OP,
+        )
+        whole = shard(nn.Sequential(nn.Linear(1024, 1024), shard(nn.Linear(1024, 1024))))
+        _train(lambda: whole(torch.zeros(4, 1024, device="cuda")).sum(), whole.parameters())
+
+    run_without_device(program, tmp_path / "plan.ledger", GPU, world=WorldSpec(0, 2))
+    with open_ledger(tmp_path / "plan.ledger") as ledger:
+        found = [(each.operation, each.message_bytes) for each in ledger.read(Collective)]
+    each_layer = (1024 * 1024 + 1024) * 4
+    assert sorted(found) == [("all_gather", each_layer)] * 2 + [("reduce_scatter", each_layer)] * 2
 
 
 def test_messages_to_experts_have_equal_shares_of_the_tokens(tmp_path: Path) -> None:
