@@ -63,6 +63,8 @@ class DrawnSharded(Drawn):
         return world, shards
 
     def _gathered(self) -> Made:
+        from torch.distributed.fsdp._fully_shard import _fsdp_collectives  # noqa: F401  (registers FSDP2's operators)
+
         self.begin()
         torch, (world, shards) = self.torch, self._shards()
         own = [self.values(each, grad=False) for each in shards]
@@ -70,9 +72,9 @@ class DrawnSharded(Drawn):
         parameters = [self.values(world, each, grad=False) for each in shards]
 
         def both(*_: Any) -> Any:
-            rank = whole[0]
-            torch._foreach_copy_(list(rank.split(shards)), own)
-            return _split(torch, whole, shards, parameters)
+            torch._foreach_copy_(list(whole[0].split(shards)), own)
+            torch.ops.fsdp.split_with_sizes_copy(whole, shards, 1, out=parameters)
+            return parameters[0]
 
         return both, ()
 
@@ -85,18 +87,10 @@ class DrawnSharded(Drawn):
             columns = self.rng.choice([side for side in (1, 1, 16, 64, 256) if each % side == 0])
             gradients.append(self.values(each * world // columns, columns, grad=False))
         rows = sum(-(-each.shape[0] // world) * math.prod(each.shape[1:]) for each in gradients)
-        out = self.torch.empty(world, rows, device=self.pool.device, dtype=self.rng.choice((self.dtype, torch.float32)))
+        out = torch.empty(world, rows, device=self.pool.device, dtype=self.rng.choice((self.dtype, torch.float32)))
 
         def both(*_: Any) -> Any:
             torch._chunk_cat(gradients, dim=0, num_chunks=world, out=out)
             return out
 
         return both, ()
-
-
-def _split(torch: Any, whole: Any, shards: list[int], parameters: list[Any]) -> Any:
-    """As FSDP2 does it, by its own operator where this torch has it."""
-    from torch.distributed.fsdp._fully_shard import _fsdp_collectives  # noqa: F401  (registers it)
-
-    torch.ops.fsdp.split_with_sizes_copy(whole, shards, 1, out=parameters)
-    return parameters[0]

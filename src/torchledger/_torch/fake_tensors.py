@@ -519,13 +519,14 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         pointer = torch.Tensor.data_ptr
         places = _Places()
 
+        def place(storage: torch.UntypedStorage) -> int:
+            return places.of(storage._cdata, int(storage.nbytes()))
+
         def address(tensor: Any) -> int:
             """Aligned, and of each storage where no other is: programs look for tensors that share theirs."""
             if not mode.is_our_fake(tensor):
                 return int(pointer(tensor))
-            storage = tensor.untyped_storage()
-            offset = int(tensor.storage_offset() * tensor.element_size())
-            return places.of(storage._cdata, int(storage.nbytes())) + offset
+            return place(tensor.untyped_storage()) + int(tensor.storage_offset() * tensor.element_size())
 
         patches.set(FakeTensor, "data_ptr", address)
         storage_pointer = torch.UntypedStorage.data_ptr
@@ -534,8 +535,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             """Not 0 while it holds anything: FSDP asks so whether a parameter is gathered."""
             if storage.device.type != "meta":
                 return int(storage_pointer(storage))
-            size = int(storage.nbytes())
-            return places.of(storage._cdata, size) if size else 0
+            return place(storage) if int(storage.nbytes()) else 0
 
         patches.hide(torch.UntypedStorage, "data_ptr", storage_address)
         data: Any = torch.Tensor.data

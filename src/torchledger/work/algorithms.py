@@ -20,6 +20,7 @@ from torchledger.nouns import TensorArgument
 from torchledger.work.categories import operator_name
 from torchledger.work.element_sizes import element_size
 from torchledger.work.settings import Settings
+from torchledger.work.walks import power_below
 
 
 @dataclass(frozen=True)
@@ -338,7 +339,7 @@ def _channel_sums(call: _Call) -> Parts:
         return Parts("channels last", (1, call.megabytes, batch * pixels / 1e6))
     wide = next((each for each in _WIDTHS if pixels <= each), _WIDTHS[-1])
     if call.is_backward:
-        high = min(2 ** int(math.log2(batch)), _WIDTHS[-1] // _WIDTHS[0])
+        high = min(power_below(batch), _WIDTHS[-1] // _WIDTHS[0])
         wide = min(wide, _WIDTHS[-1] // high)
     else:
         high = _WIDTHS[-1] // wide

@@ -147,7 +147,7 @@ def _softmax_steps(walk: Walk) -> int:
     if walk.inner == 1:
         if walk.size <= _SOFTMAX_BLOCK:
             return 0  # rows in registers, as many at once as fit
-        threads = min(_SOFTMAX_BLOCK, _power_below(walk.size // _SOFTMAX_READS))
+        threads = min(_SOFTMAX_BLOCK, power_below(walk.size // _SOFTMAX_READS))
         return -(-walk.size // (threads * _SOFTMAX_READS)) * _waves(walk.outer, threads)
     across = min(walk.inner, _SOFTMAX_BLOCK)
     along = 1
@@ -182,9 +182,9 @@ def _reduction_steps(walk: Walk) -> int:
     fastest, other = (walk.size, results) if is_inner else (results, walk.size)
     most = _REDUCTION_BLOCK // (1 if is_inner else vector)
     fastest = max(1, fastest // vector)
-    width = min(_power_below(fastest), _WARP)
-    height = min(_power_below(other), most // width)
-    width = min(_power_below(fastest), most // height)
+    width = min(power_below(fastest), _WARP)
+    height = min(power_below(other), most // width)
+    width = min(power_below(fastest), most // height)
     own = walk.size / width if is_inner else float(walk.size)
     blocks = results if is_inner else -(-results // (width * vector))
     at_once = _AT_ONCE * (2 if is_inner else 1)
@@ -203,7 +203,8 @@ _AROUND = 3
 """Loads that the begin and the end of a block take as long as, as sums over short rows do."""
 
 
-def _power_below(count: int) -> int:
+def power_below(count: int) -> int:
+    """The largest power of two that is no more than ``count``, which is at least 1 (ATen's ``lastPow2``)."""
     return int(1 << (count.bit_length() - 1))
 
 
