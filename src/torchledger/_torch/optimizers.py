@@ -9,7 +9,9 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 from types import FrameType
 from typing import Any
 
+from torchledger._torch.fused_updates import around_updates
 from torchledger._torch.living import living
+from torchledger._torch.patching import Patches
 from torchledger.claims import claim
 from torchledger.nouns import OptimizerFacts
 from torchledger.signals import let_through
@@ -26,6 +28,7 @@ class OptimizerWatch:
     ``is_muted`` nobody hears a step and none is counted.
 
     A step that is compiled is a call of a graph, and no signal of its own: Dynamo traces this hook with it, as nothing.
+    Of a fused optimizer's it compiles no graph and calls the update as it is: ``hear_fused`` hears those as well.
     """
 
     def __init__(self, stepped: Callable[[Any], None], on_fault: Callable[[Exception], None]) -> None:
@@ -34,13 +37,14 @@ class OptimizerWatch:
 
         self.counted: dict[Hashable, int] = {}
         self._only_counts = self.is_muted = False
+        self._stepped, self._on_fault = stepped, on_fault
+        self._fused: Patches | None = None
 
         def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
             if torch.compiler.is_compiling() or self.is_muted:
                 return
             if self._only_counts:
-                thread = threading.get_ident()
-                self.counted[thread] = self.counted.get(thread, 0) + 1
+                self._count()
                 return
             try:
                 _UPDATED_ON[id(optimizer)] = weakref.ref(optimizer), threading.get_ident()
@@ -52,14 +56,36 @@ class OptimizerWatch:
 
         self._handle = register_optimizer_step_post_hook(hook)
 
+    def hear_fused(self) -> None:
+        """Hear the fused updates that compiled steps make. To be called once Dynamo has been asked for something: it
+        has made the updates functions that it does not look into, as which they stay."""
+        if self._fused is None:
+            self._fused = Patches(lambda _, error: self._on_fault(error))
+            around_updates(self._fused, self._updated)
+
+    def _updated(self, optimizer: Any) -> None:
+        if self.is_muted:
+            return
+        if self._only_counts:
+            self._count()
+            return
+        _UPDATED_ON[id(optimizer)] = weakref.ref(optimizer), threading.get_ident()
+        self._stepped(optimizer)
+
+    def _count(self) -> None:
+        thread = threading.get_ident()
+        self.counted[thread] = self.counted.get(thread, 0) + 1
+
     def only_count(self) -> None:
         """From here on steps are ``counted``, by thread, and nobody hears them. The hook stays in its place, so that no
         compiled step is compiled anew without it."""
         self._only_counts = True
 
     def undo(self) -> None:
-        """Take the hook out."""
+        """Take the hooks out."""
         self._handle.remove()
+        if self._fused is not None:
+            self._fused.undo()
 
 
 @claim

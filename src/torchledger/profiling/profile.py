@@ -223,6 +223,8 @@ class StepProfiler(Watcher):
         self._recorder.graph(name, compiled, is_graphed=compiles_cuda_graphs())
         if self._recorder.name_of(compiled) is None:
             raise MeasureError(f"calls of {name} are not recorded: the recorder does not know it")
+        if self._optimizers is not None:
+            self._optimizers.hear_fused()
         self._forks[name] = find_forks(getattr(compiled, "source_code", None) or "")
 
     def on_close(self) -> bool:
