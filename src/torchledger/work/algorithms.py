@@ -87,8 +87,13 @@ def parts_of(
 
 
 def _recurrent(call: _Call) -> Parts:
-    first, second, width = call.shapes[0]
-    length, batch = (second, first) if call.number("batch_first", 0) else (first, second)
+    *sides, width = call.shapes[0]
+    is_packed = len(sides) == 1  # the rows of all turns, of which each has fewer than the one before
+    if is_packed:
+        length = call.number("turns")
+        batch = sides[0] / length
+    else:
+        length, batch = sides[::-1] if call.number("batch_first", 0) else sides
     directions = 1 + call.number("bidirectional", 0)
     mode, hidden = call.number("mode"), call.number("hidden_size")
     gates, count = _GATES.get(mode, 1), call.number("num_layers", 1)
@@ -98,7 +103,8 @@ def _recurrent(call: _Call) -> Parts:
     amounts: tuple[float, ...]
     # What is trained runs forward as it can run backward.
     plain, gated = _MOST_PERSISTENT_BACKWARD if call.number("train", 1) or call.is_backward else _MOST_PERSISTENT
-    if hidden <= (plain if gates == 1 else gated) and call.tensors[0].dtype != "bfloat16":
+    is_small = hidden <= (plain if gates == 1 else gated) and call.tensors[0].dtype != "bfloat16"
+    if is_small and not is_packed and not call.number("proj_size", 0):
         kind = f", {gates} gates" if call.precision == "float32" else ""
         amounts = (layers * weights / 1e4, layers * width / 1e3, turns * weights / 1e6, turns * math.ceil(batch / 64))
         way = f"persistent, {call.precision}{kind}"

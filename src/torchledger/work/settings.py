@@ -17,6 +17,8 @@ Settings = tuple[tuple[str, tuple[int, ...]], ...]
 _BOOLS = {"True": 1, "False": 0, "true": 1, "false": 0}
 _MOST = 16
 """Numbers of a list that are kept: more are data, not a setting."""
+_COUNTED = {"batch_sizes": "turns"}
+"""Of these lists how many numbers there are is kept as well: a packed sequence has so many turns."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ def settings_of(call: OpCall, parameters: Sequence[Parameter | None] | None) -> 
             return None
         if len(values) <= _MOST and (values if parameter.is_dim else values != parameter.default):
             found.append((parameter.name, values))
+        if values and parameter.name in _COUNTED:
+            found.append((_COUNTED[parameter.name], (len(values),)))
     return tuple(found)
 
 

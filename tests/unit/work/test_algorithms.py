@@ -56,6 +56,14 @@ def test_what_is_not_trained_may_be_persistent_though_its_gradients_could_not() 
     assert parts is not None and parts.way == "persistent, float32, 4 gates"
 
 
+def test_packed_sequences_take_their_turns_by_the_standard_way() -> None:
+    settings = _recurrent(num_layers=2)
+    packed = parts_of("aten::_cudnn_rnn", [_tensor(200, 32)], (*settings, ("turns", (50,))))
+    padded = parts_of("aten::_cudnn_rnn", [_tensor(50, 4, 32)], (*settings, ("proj_size", (16,))))
+    assert packed is not None and packed == padded and packed.way == "standard, float32"
+    assert parts_of("aten::_cudnn_rnn", [_tensor(200, 32)], settings) is None
+
+
 def _added(name: str, places: int, rows: int, width: int, dim: int = 0) -> Parts | None:
     given = [_tensor(places, width), _tensor(rows, dtype="int64"), _tensor(rows, width)]
     return parts_of(name, given, (("dim", (dim,)),), bytes_moved=8 * rows * width)

@@ -70,3 +70,10 @@ def test_an_operator_of_which_nothing_is_known_has_unknown_settings() -> None:
 
 def test_data_are_no_setting() -> None:
     assert settings_of(made(str(list(range(40))), 4), (None, Parameter("repeats"))) == ()
+
+
+def test_of_a_packed_sequence_the_turns_are_counted_however_many_there_are() -> None:
+    parameters = (None, Parameter("batch_sizes"))
+    assert settings_of(made(str([3] * 40), 120, 8), parameters) == (("turns", (40,)),)
+    assert setting(settings_of(made("[3, 2]", 5, 8), parameters), "turns") == (2,)
+    assert setting(settings_of(made("[]", 5, 4, 8), parameters), "turns") is None
