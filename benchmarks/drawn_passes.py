@@ -16,7 +16,7 @@ import gc
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -44,12 +44,13 @@ _RATES = {"float32": 3e7, "tf32": 2e8, "bfloat16": 4e8, "float16": 4e8}
 """FLOP that a usual kernel does in a microsecond: long calls are regular and dear, and drawn less often."""
 
 
-def draw_passes(seed: int) -> Iterator[ConvolutionCase]:
-    """Configurations without end: two in five along one dimension."""
+def draw_passes(seed: int, signals: Mapping[str, float] | None = None) -> Iterator[ConvolutionCase]:
+    """Configurations without end: two in five along one dimension. With ``signals`` all are, each of these kinds as
+    often as it says beside the others."""
     pick = random.Random(f"passes {seed}")
     while True:
         kind = pick.choices(("signal", "image", "grouped", "patches", "upward"), (40, 34, 12, 6, 8))[0]
-        case = _signal(pick) if kind == "signal" else _image(pick, kind)
+        case = _signal(pick, signals or SIGNALS) if signals or kind == "signal" else _image(pick, kind)
         if case is None:
             continue
         given, weighted, made = case.shapes
@@ -62,12 +63,17 @@ def draw_passes(seed: int) -> Iterator[ConvolutionCase]:
             yield case
 
 
-def _signal(pick: random.Random) -> ConvolutionCase | None:
+SIGNALS: Mapping[str, float] = {
+    "pair": 30, "usual": 20, "any": 12, "speech": 10, "pointwise": 8, "one each": 9, "positions": 4, "first": 7
+}  # fmt: skip
+"""How often each kind of signal is drawn."""
+
+
+def _signal(pick: random.Random, kinds: Mapping[str, float]) -> ConvolutionCase | None:
     def log(low: float, high: float, multiple: int = 1) -> int:
         return max(multiple, round(math.exp(pick.uniform(math.log(low), math.log(high))) / multiple) * multiple)
 
-    kind = pick.choices(("pair", "usual", "any", "speech", "pointwise", "one each", "positions", "first"),
-                        (30, 20, 12, 10, 8, 9, 4, 7))[0]  # fmt: skip
+    kind = pick.choices(tuple(kinds), tuple(kinds.values()))[0]
     count, length = (
         log(1, 64),
         pick.choice((log(32, 4096, 32), log(32, 4096, 8), log(16, 20_000), 2 ** pick.randint(5, 13))),
@@ -265,6 +271,8 @@ def main() -> None:
     of_precisions = partial(_weight, known=PRECISIONS, what="precision")
     parser.add_argument("--weights", nargs="*", type=of_kinds, default=(), help="of layers: KIND=WEIGHT")
     parser.add_argument("--precisions", nargs="*", type=of_precisions, default=(), help="of layers: NAME=WEIGHT")
+    of_signals = partial(_weight, known=SIGNALS, what="kind of signal")
+    parser.add_argument("--signals", nargs="*", type=of_signals, default=(), help="passes of these alone: KIND=WEIGHT")
     parser.add_argument("--gradients", type=float, default=1.0, metavar="SHARE", help="of configurations")
     parser.add_argument("--first", type=int, default=0, choices=range(len(PASSES)), help="pass; 1: no forwards")
     options = parser.parse_args()
@@ -272,7 +280,7 @@ def main() -> None:
     if options.draw == "layers":
         drawn = draw_layers(options.seed, dict(options.weights), dict(options.precisions))
     else:
-        drawn = draw_passes(options.seed)
+        drawn = draw_passes(options.seed, dict(options.signals))
     cases = [next(drawn) for _ in range(options.count)]
     points = [(asdict(case), case.precision) for case in cases]
     rows, names = chosen_and_timed(

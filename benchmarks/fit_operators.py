@@ -37,7 +37,16 @@ _LITTLE_LEFT = Options(trees=12, members=("trees",))
 """Beside the network, few rows teach next to nothing: more trees err more on shapes held out (14.6 % where 14.2)."""
 _PRODUCTS = ("linear", "bmm", "guide.baddbmm", "linear_fp8")
 _BOTH = (*_PRODUCTS, "conv2d")
-_ANEW = {2: _BOTH, 3: ("conv2d",), 4: _PRODUCTS, 5: _BOTH, 6: ("conv2d",), 7: _PRODUCTS, 12: ("conv2d",)}
+_ANEW = {
+    2: _BOTH,
+    3: ("conv2d",),
+    4: _PRODUCTS,
+    5: _BOTH,
+    6: ("conv2d",),
+    7: _PRODUCTS,
+    12: ("conv2d",),
+    13: ("conv2d",),
+}
 """Which operators' networks are others since each number of ``Machine.networks``."""
 _LEFT = 4
 """One shape of conv2d in so many teaches its entry; the others teach networks."""

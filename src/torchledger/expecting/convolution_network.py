@@ -27,6 +27,7 @@ from torchledger.expecting.convolution_times import (
 )
 from torchledger.expecting.machine import Machine
 from torchledger.expecting.networks import Network, of_package
+from torchledger.expecting.pass_trees import beside_networks
 from torchledger.expecting.product_network import log2_alignment
 from torchledger.expecting.product_times import tiles_of_library
 
@@ -56,12 +57,13 @@ def learned_convolution_times(
     peak: Array,
     machine: Machine,
     networks: str | None = None,
+    trees: str | None = None,
 ) -> dict[str, Array]:
     """``convolution_times`` of ``conv2d`` at its parameters, which are arrays, and ``"learned"``: what networks say.
 
     ``direction`` is ``"forward"``, ``"backward"`` (both gradients) or one of ``PASSES``. What no network knows (single
     precision, a machine without networks) is ``"expected"``. ``networks`` are the file of others than the machine's of
-    single passes; a backward is then asked of its network of both gradients.
+    single passes; a backward is then asked of its network of both gradients, and ``trees`` say what these miss.
     """
     is_together = direction == "backward" and networks is not None
     asked = ("backward",) if is_together else passes_of(direction)
@@ -86,6 +88,9 @@ def learned_convolution_times(
                 if one in learned:
                     log_base = log_base + np.where(size == _MEASURED_SIZE, learned[one].predict(features), 0.0)
                 times["learned"] += np.exp(log_base)
+        if trees is not None and (size == _MEASURED_SIZE).all():
+            way = f"conv2d {direction}"
+            times["learned"] *= beside_networks(own, way, "half", is_float16[some], times["learned"], trees)
         for name, time in times.items():
             found.setdefault(name, []).append(time)
     return {name: np.concatenate(pieces) for name, pieces in found.items()}

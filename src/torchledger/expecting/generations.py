@@ -18,7 +18,8 @@ class NetworkFiles:
 
     ``products`` are matrix products, ``convolutions`` square filters over images in half precision, ``passes`` single
     passes of any convolution, ``groups`` those in groups of several channels, ``conv2d`` that operator: its forwards,
-    which learned from its labels too, and since the third both gradients of its backwards together.
+    which learned from its labels too, and since the third both gradients of its backwards together. ``trees`` say what
+    the last three miss.
     """
 
     products: str | None = None
@@ -26,6 +27,7 @@ class NetworkFiles:
     passes: str | None = None
     groups: str | None = None
     conv2d: str | None = None
+    trees: str | None = None
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ _TWELFTH_OF_HOPPER = replace(
     groups="hopper_broad_groups.npz",
     conv2d="hopper_broad_conv2d.npz",
 )
+_THIRTEENTH_OF_HOPPER = replace(_TWELFTH_OF_HOPPER, trees="hopper_pass_trees.npz")
 _HOPPER = (
     _FIRST_OF_HOPPER,
     _SECOND_OF_HOPPER,
@@ -86,6 +89,7 @@ _HOPPER = (
     _NINTH_OF_HOPPER,
     _NINTH_OF_HOPPER,
     _TWELFTH_OF_HOPPER,
+    _THIRTEENTH_OF_HOPPER,
 )
 
 

@@ -22,7 +22,7 @@ _FIRST_WITH_TF32 = (8, 0)  # compute capability
 """Traffic that DRAM must carry, unless the L2 is larger yet: beyond the caches of all but the largest devices."""
 
 
-FIRST_NETWORKS, LATEST_NETWORKS = 1, 12
+FIRST_NETWORKS, LATEST_NETWORKS = 1, 13
 _LAST_WITHOUT_GROUPS = 4
 _LAST_WITH_SORTS_ALIKE = 5
 _LAST_WITHOUT_MASKS = 6
@@ -61,8 +61,8 @@ class Machine:
     with the same, and with what atomics and scattered stores that meet cost (``knows_distances``), 9 with convolutions
     of more layers in half precision, 10 with the same, and with addresses that a kernel computes once
     (``knows_shared_indices``), 11 with the same, and with atomics that can meet since they are in flight at a time
-    (``knows_flights``), 12 with wider ones of convolutions in half precision, which half as many passes more taught. A
-    file keeps those that it learned with."""
+    (``knows_flights``), 12 with wider ones of convolutions in half precision, which half as many passes more taught, 13
+    with trees beside those. A file keeps those that it learned with."""
     own_power: PowerCosts | None = None
     """What kernels draw on this very device; ``None``: what they draw on that of its generation."""
 

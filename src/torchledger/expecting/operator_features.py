@@ -319,7 +319,8 @@ def _convolution_columns(
     if machine.has_tile_baseline:
         has_own = direction == "forward" or machine.asks_gradients_together
         networks = machine.network_files.conv2d if has_own else None
-        times = learned_convolution_times(p, direction, item_size, dtypes == "float16", peak, machine, networks)
+        trees = machine.network_files.trees if networks else None
+        times = learned_convolution_times(p, direction, item_size, dtypes == "float16", peak, machine, networks, trees)
         learned = times.pop("learned")
         beside = np.clip(np.log(learned / times["expected"]), -_MOST_GAIN, _MOST_GAIN)
         columns |= {f"log {name}": np.log(time) for name, time in {**times, "expected": learned}.items()}

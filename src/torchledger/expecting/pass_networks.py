@@ -21,6 +21,7 @@ from torchledger.expecting.convolution_times import PASSES, result_sides
 from torchledger.expecting.group_networks import OPEN, group_features, is_grouped
 from torchledger.expecting.machine import Machine
 from torchledger.expecting.networks import Network, of_package
+from torchledger.expecting.pass_trees import beside_networks
 from torchledger.expecting.product_network import log2_alignment
 
 Array = NDArray[np.float64]
@@ -140,6 +141,12 @@ def passes_and_choices(
                 spread[rows] = np.maximum(of_groups[f"{one} {name} {OPEN}"].predict(seen), 0.0)
         us_per_channel = np.interp(p["kernel"], list(_LARGER_FILTERS), list(_LARGER_FILTERS.values()))
         time_us = np.where(runs_one_by_one(p, one, elements.size), p["groups"] * us_per_channel, np.exp(log_us))
+        if machine.network_files.trees is not None:
+            for size, name in SIZES.items():
+                rows = np.flatnonzero(elements.size == size)
+                own = {column: value[rows] for column, value in p.items()}
+                is_other, file = elements.is_other[rows], machine.network_files.trees
+                time_us[rows] *= beside_networks(own, one, name, is_other, time_us[rows], file)
         total += time_us
         variance += (time_us * spread) ** 2
     return total, np.sqrt(variance) / total

@@ -15,16 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchledger.errors import FitError
+from torchledger.expecting.trees import MAX_LEAVES, TreeEnsemble
 from torchledger.fitting.network_members import fit_networks
-from torchledger.fitting.regressors import (
-    EDGE,
-    MAX_LEAVES,
-    Blend,
-    GaussianProcess,
-    TreeEnsemble,
-    disagreement,
-    matern,
-)
+from torchledger.fitting.regressors import EDGE, Blend, GaussianProcess, disagreement, matern
 
 Array = NDArray[np.float64]
 Groups = NDArray[np.int64]
@@ -295,7 +288,11 @@ def _boosted(options: Options) -> Any:
 
 
 def _fit_trees(rows: Array, target: Array, options: Options) -> TreeEnsemble:
-    model = _boosted(options).fit(rows, target)
+    return checked_trees(_boosted(options).fit(rows, target), rows)
+
+
+def checked_trees(model: Any, rows: Array) -> TreeEnsemble:
+    """``export_trees``, which say of some rows what the model says; raises ``FitError`` if they do not."""
     trees = export_trees(model)
     worst = float(np.max(np.abs(trees.predict(rows) - model.predict(rows))))
     if worst > _PARITY:

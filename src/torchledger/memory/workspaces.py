@@ -4,6 +4,7 @@ cuBLAS gets one workspace for each of its handles, and every thread that multipl
 autograd's for the device. They stay until the process ends, and the caching allocator counts them; their size is a
 formula. cuDNN asks for room anew in each convolution and gives it back in the same call: how much a network says
 (``convolution_workspaces.py``); beside it lies what ATen first brings into the layout that the convolution runs in.
+ATen itself sorts words before it adds up their gradients, and needs room for as many sums as there may be.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from dataclasses import dataclass
 
 from torchledger.memory.convolution_workspaces import PRECISIONS, ConvolutionPass, Pass, workspace_bytes
 from torchledger.nouns import Buffer, Launch, LiveStorage, StepCall, TensorArgument
+from torchledger.work.algorithms import MOST_UNSORTED_WORDS, WORDS_ADDED
 from torchledger.work.categories import operation_of
 from torchledger.work.convolution_shapes import convolution_shape
 from torchledger.work.element_sizes import element_size
 from torchledger.work.launch_tensors import tensors_of
 from torchledger.work.library_launches import library_launch
+from torchledger.work.tensor_layouts import is_contiguous
 
 _HOPPER_BYTES = 4096 * 8 * 1024
 _OTHER_BYTES = 4096 * 2 * 1024 + 16 * 8 * 1024
@@ -64,6 +67,8 @@ def library_workspaces(
     ]
     asked = list(_asked_passes(calls, launches, storages, is_rounded=convolution_tf32))
     sizes = [own + each.copies for own, each in zip(workspace_bytes([a.one for a in asked]), asked, strict=True)]
+    beside_calls = [(each.beside, size, "cuDNN workspace") for each, size in zip(asked, sizes, strict=True) if size]
+    beside_calls += _rooms_of_sorted_words(calls, storages)
     return found + [
         LiveStorage(
             step=step,
@@ -71,19 +76,44 @@ def library_workspaces(
             category="workspaces",
             nbytes=size,
             device=device,
-            born=each.beside.born,
-            born_in=each.beside.born_in,
-            born_launch=each.beside.born_launch,
-            freed=each.beside.born,
-            freed_in=each.beside.born_in,
-            freed_launch=each.beside.born_launch,
-            name="cuDNN workspace",
-            operator=each.beside.operator,
-            module=each.beside.module,
-            source=each.beside.source,
+            born=beside.born,
+            born_in=beside.born_in,
+            born_launch=beside.born_launch,
+            freed=beside.born,
+            freed_in=beside.born_in,
+            freed_launch=beside.born_launch,
+            name=name,
+            operator=beside.operator,
+            module=beside.module,
+            source=beside.source,
         )
-        for place, (each, size) in enumerate((each, size) for each, size in zip(asked, sizes, strict=True) if size)
+        for place, (beside, size, name) in enumerate(beside_calls)
     ]
+
+
+def _rooms_of_sorted_words(
+    calls: Sequence[StepCall], storages: Sequence[LiveStorage]
+) -> Iterator[tuple[LiveStorage, int, str]]:
+    """Beside each eager gradient of a table of words, the tensors that ATen needs until it is made."""
+    made = {each.born_in: each for each in storages if each.born is not None and each.born_launch is None}
+    for call in calls:
+        if call.name == "aten::embedding_dense_backward" and call.order in made:
+            size = _bytes_of_sorted_words(call)
+            if size:
+                yield made[call.order], size, "sorted words and sums of their rows"
+
+
+def _bytes_of_sorted_words(call: StepCall) -> int:
+    """What ``EmbeddingBackwardKernel.cu`` of torch 2.11 asks for: words sorted and where each of them begins, eight
+    bytes each, and the sums of ten rows of a word each; before these the rows, one behind the other."""
+    rows, words = call.arguments[:2]
+    table, count = dict(call.settings or ()).get("num_weights", ()), math.prod(words.shape)
+    copied = 0 if is_contiguous(rows) else math.prod(rows.shape) * (element_size(rows.dtype) or 0)
+    if len(table) != 1 or count <= MOST_UNSORTED_WORDS:
+        return copied
+    segments = min(count, table[0])
+    sums = count // WORDS_ADDED + segments
+    return copied + 8 * (2 * count + 3 * segments + sums) + 4 * sums * rows.shape[-1]
 
 
 def _multiplies(call: StepCall, launches: Mapping[str, Sequence[Launch]]) -> bool:

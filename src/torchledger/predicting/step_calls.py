@@ -176,7 +176,66 @@ def _work_of(call: StepCall) -> Hashable:
     return call.name, call.arguments, call.settings, call.flops, call.flops_quality
 
 
+_DRAWN_LIKE = {"aten::randn": "aten::randn_like", "aten::rand": "aten::rand_like"}
+"""Random tensors by their sizes alone, and what draws the same like another tensor."""
+_DRAWN, _DRAWN_SIZE = "float32", 4
+
+
+def _as_like_another(call: StepCall) -> StepCall | None:
+    """Random numbers that are drawn into a new tensor, as if they were drawn like another; which type they have is not
+    recorded, and is taken to be torch's usual one. ``None`` for any other call."""
+    name = _DRAWN_LIKE.get(call.name)
+    if name is None or call.arguments or not call.bytes_moved:
+        return None
+    drawn = TensorArgument((call.bytes_moved // _DRAWN_SIZE,), _DRAWN, (1,))
+    return replace(call, name=name, arguments=(drawn,))
+
+
+def _one_of_list(call: StepCall) -> StepCall | None:
+    """One tensor of a list that is worked on one by one, as torch does where each has a number of its own in a tensor
+    (what a capturable optimizer divides by); ``None`` for any other call."""
+    shapes = {each.shape for each in call.arguments}
+    count = call.tensors or 0
+    is_by_numbers = () in shapes and len(shapes) > 1
+    if not is_over_lists(call) or not (is_by_numbers and 1 < count == call.kernels and call.elements):
+        return None
+    first = TensorArgument((call.elements // count,), call.arguments[0].dtype, (1,))
+    nbytes = None if call.bytes_moved is None else call.bytes_moved // count
+    return replace(
+        call, name="aten::mul_", arguments=(first,), kernels=1, bytes_moved=nbytes, tensors=None, elements=None
+    )
+
+
+def _times(said: Prediction, call: StepCall) -> Prediction:
+    """The price of one tensor of a list for all of them."""
+    count = call.tensors or 1
+    return replace(
+        said,
+        subject=subject_of(call),
+        duration_us=count * said.duration_us,
+        low_us=count * said.low_us,
+        high_us=count * said.high_us,
+        note="a kernel for each tensor of the list",
+    )
+
+
+_LISTS = {True: "aten::_foreach_mul_", False: "aten::_foreach_sqrt"}
+"""Lists that many optimizers work on, in place and into new tensors."""
+
+
+def _as_another_list(call: StepCall) -> StepCall | None:
+    """An element-wise call over lists as one over lists that is known, by its bytes; ``None`` for any other call."""
+    bare = operator_name(call.name)[1]
+    name = _LISTS[call.name.endswith("_")]
+    is_of_lists = bare.startswith("_foreach_") and not bare.startswith(("_foreach_norm", "_foreach_max"))
+    return replace(call, name=name) if is_of_lists and call.name != name else None
+
+
 def _price(model: TimeModel, call: StepCall, as_launches: _AsLaunches, *, beside_scaler: bool = False) -> Prediction:
+    if (drawn := _as_like_another(call)) is not None:
+        return replace(_price(model, drawn, as_launches), subject=subject_of(call))
+    if (single := _one_of_list(call)) is not None:
+        return _times(_price(model, single, as_launches), call)
     if is_of_sparse(call):
         return _by_bytes(model, replace(call, flops=None), "how many values a sparse matrix has decides its time")
     if (by_parts := price_by_parts(model, call)) is not None:
@@ -196,6 +255,8 @@ def _price(model: TimeModel, call: StepCall, as_launches: _AsLaunches, *, beside
     cost = cost_of((*keys, *others), model.extras, call.bytes_moved)
     # What the catalogue says of a list is of tensors alike: in a list of a model's, some fill blocks and most do not.
     is_described = question is not None and question.note is None and not is_over_lists(call)
+    if cost is None and (alike_list := _as_another_list(call)) is not None:
+        return replace(_price(model, alike_list, as_launches), subject=subject_of(call))
     if cost is not None and call.bytes_moved is not None and not is_described and not _is_product(call):
         of_own = [key for key in (*keys, *others) if not key.startswith((LIKE_OTHERS, LIKE_OTHERS_ALONG))]
         is_own = cost_of(of_own, model.extras, call.bytes_moved) == cost

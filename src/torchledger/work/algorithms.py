@@ -377,13 +377,18 @@ def _words_gradient(call: _Call) -> Parts:
     grad, words = call.shapes[:2]
     count, width = math.prod(words), grad[-1]
     size = (element_size(call.tensors[0].dtype) or 4) / 1e6
-    filled = call.number("num_weights") * width * size
-    is_sorted = count > _MOST_UNSORTED or call.number("scale_grad_by_freq", 0)
-    return Parts("sorted" if is_sorted else "in one kernel", (1, count / 1e3, filled, count * width * size))
+    table = call.number("num_weights")
+    filled, moved = table * width * size, count * width * size
+    if count <= MOST_UNSORTED_WORDS and not call.number("scale_grad_by_freq", 0):
+        return Parts("in one kernel", (1, count / 1e3, filled, moved, 0.0))
+    # Each word's rows are added up ten at a time; room and blocks are for as many words as there may be.
+    sums = (count / WORDS_ADDED + min(count, table)) * width * 4 / 1e6
+    return Parts("sorted", (1, count / 1e3, filled, moved, sums))
 
 
-_MOST_UNSORTED = 3072
-"""Words whose gradients one kernel adds up (torch 2.11, ``Embedding.cu``)."""
+MOST_UNSORTED_WORDS, WORDS_ADDED = 3072, 10
+"""Words whose gradients one kernel adds up (torch 2.11, ``Embedding.cu``), and rows that a thread does where they are
+sorted (``EmbeddingBackwardKernel.cu``)."""
 
 
 def _largest_prime(number: int) -> int:

@@ -78,9 +78,14 @@ def operands_of(
     else:
         image, weight = images[:2]
         result = next(iter(planes_of(outputs)), outputs[0])
-    if runs_transposed(image.shape, weight.shape, result.shape):
+    told = _TOLD.get(str(launch.kwargs.get("transposed")))
+    # An even filter on a padded image makes a larger one, too, as transposed convolutions do.
+    if runs_transposed(image.shape, weight.shape, result.shape) if told is None else told:
         return result, weight, image, True
     return image, weight, result, False
+
+
+_TOLD = {"True": True, "1": True, "False": False, "0": False}
 
 
 def planes_of(buffers: Sequence[Buffer]) -> list[Buffer]:

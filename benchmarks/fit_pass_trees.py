@@ -1,0 +1,136 @@
+"""Learn what the networks of passes miss: the trees of ``expecting/pass_trees.py``, by scikit-learn.
+
+    python benchmarks/fit_pass_trees.py [--out FILE] [--check] [--quick]
+
+Those of conv2d are beside that operator's own networks, of its forward and of both gradients together, and fewer, as a
+core is to ask them a hundred thousand times a second. Of an eighth of the shapes, held out, the error is said with and
+without trees; what is written learned of all. The networks saw the shapes that are held out, trees of all but these did
+not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fit_pass_networks import MACHINE, Rows, all_rows, elements_of, precisions_of, read_rows, report
+from teach_networks import HELD_OUT, ROOT, held_out
+
+from torchledger.expecting.convolution_network import learned_convolution_times
+from torchledger.expecting.pass_networks import PASSES, SIZES, time_passes
+from torchledger.expecting.pass_trees import KINDS, kinds_of, to_file, tree_features
+from torchledger.expecting.trees import MAX_LEAVES, TreeEnsemble
+from torchledger.fitting.learning import checked_trees
+
+NEEDS: tuple[str, ...] = ()
+RUNS: tuple[tuple[str, ...], ...] = (("--check",),)
+QUICK: tuple[tuple[str, ...], ...] = (("--check", "--quick"),)
+
+DRAWN = tuple(
+    ROOT / f"data/h200/{name}_torch2.11.npz" for name in ("grouped_layers", "positions", "more_layers", "more_passes")
+)
+"""What the networks have not seen."""
+TREES, TREES_OF_CONV2D, RATE, LEAST = 1500, 400, 0.1, 8
+_WITHOUT_TREES = replace(MACHINE, networks=12)
+
+
+def said_by_networks(rows: Rows, one: str) -> Any:
+    """Microseconds of a pass by its networks alone."""
+    found = time_passes(rows.p, (one,), elements_of(rows), _WITHOUT_TREES)
+    assert found is not None
+    return found
+
+
+def both_gradients(rows: Rows) -> Rows:
+    """Of shapes whose two gradients were both timed, what they take together, as if these were one pass."""
+    shapes = np.stack([*rows.p.values(), rows.precision == "float16"])
+    _, number = np.unique(shapes, axis=1, return_inverse=True)
+    number, count = number.ravel(), int(number.max()) + 1
+    total, first = np.zeros(count), np.full(count, -1)
+    for one in (PASSES.index("image"), PASSES.index("weight")):
+        mine = np.flatnonzero(rows.direction == one)
+        counted = np.bincount(number[mine], minlength=count)
+        times = np.bincount(number[mine], rows.time_us[mine], count) / np.where(counted, counted, np.nan)
+        total, first[number[mine]] = total + times, mine
+    known = np.flatnonzero(np.isfinite(total) & (first >= 0))
+    return replace(rows.some(first[known]), time_us=total[known])
+
+
+def said_of_conv2d(rows: Rows, direction: str) -> Any:
+    """Microseconds of the operator by its networks alone."""
+    elements, networks = elements_of(rows), _WITHOUT_TREES.network_files.conv2d
+    times = learned_convolution_times(
+        rows.p, direction, elements.size, elements.is_other, elements.peak, _WITHOUT_TREES, networks
+    )
+    return times["learned"]
+
+
+def taught(seen: Any, missed: Any, count: int, *, quick: bool) -> TreeEnsemble:
+    """Trees that say what was missed, a logarithm."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    model = HistGradientBoostingRegressor(
+        loss="absolute_error", max_iter=20 if quick else count, learning_rate=RATE, max_leaf_nodes=MAX_LEAVES,
+        min_samples_leaf=LEAST, l2_regularization=1.0, early_stopping=False, random_state=0,
+    )  # fmt: skip
+    return checked_trees(model.fit(seen, missed), seen[:2000].astype(np.float64))
+
+
+def main() -> None:
+    """Fit, and write or check."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    generations = ROOT / "src/torchledger/expecting/generations"
+    parser.add_argument("--out", type=Path, default=generations / "hopper_pass_trees.npz")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="few rows and trees, to see that this runs")
+    arguments = parser.parse_args()
+    rows = all_rows()
+    for path in DRAWN:
+        rows = read_rows(path).joined(rows)
+    if arguments.quick:
+        rows = rows.some(np.arange(0, len(rows.time_us), 12))
+    halves = rows.some(np.flatnonzero(np.isin(rows.precision, precisions_of("half"))))
+    forwards = halves.some(np.flatnonzero(halves.direction == PASSES.index("forward")))
+    asked: list[tuple[str, Rows, Any]] = [
+        ("conv2d forward half", forwards, said_of_conv2d(forwards, "forward")),
+        ("conv2d backward half", both := both_gradients(halves), said_of_conv2d(both, "backward")),
+    ]
+    for size in SIZES.values():
+        for number, one in enumerate(PASSES):
+            mine = (rows.direction == number) & np.isin(rows.precision, precisions_of(size))
+            some = rows.some(np.flatnonzero(mine))
+            asked.append((f"{one} {size}", some, said_by_networks(some, one)))
+    trees: dict[str, TreeEnsemble] = {}
+    off: dict[str, list[Any]] = {"networks alone": [], "with trees": []}
+    for name, some, said in asked:
+        held, kinds = held_out([*some.p.values(), some.precision == "tf32"], HELD_OUT), kinds_of(some.p)
+        missed = np.log(some.time_us / said)
+        seen = tree_features(some.p, elements_of(some).is_other, said)
+        count = TREES_OF_CONV2D if name.startswith("conv2d") else TREES
+        for place, kind in enumerate(KINDS):
+            started = time.monotonic()
+            taken, test = np.flatnonzero((kinds == place) & ~held), np.flatnonzero((kinds == place) & held)
+            learned = taught(seen[taken], missed[taken], count, quick=arguments.quick)
+            of_test = learned.predict(seen[test].astype(np.float64)) - missed[test]
+            if not arguments.check:
+                every = np.flatnonzero(kinds == place)
+                trees[f"{name} {kind}"] = taught(seen[every], missed[every], count, quick=arguments.quick)
+            print(f"{name} {kind}: {len(taken):,}, {time.monotonic() - started:.0f} s", flush=True)
+            for told, errors in zip(off, (-missed[test], of_test), strict=True):
+                report(told, errors)
+                if not name.startswith("conv2d"):
+                    off[told].append(errors)
+    print("all passes")
+    for told, found in off.items():
+        report(told, np.concatenate(found))
+    if not arguments.check:
+        arguments.out.write_bytes(to_file(trees))
+        print(f"{arguments.out}: {arguments.out.stat().st_size / 1e6:.2f} MB")
+
+
+if __name__ == "__main__":
+    main()
