@@ -18,7 +18,16 @@ class Net(nn.Module):
         self.stem = nn.Sequential(nn.Conv2d(17, c, 3, padding=1), nn.BatchNorm2d(c), nn.ReLU())
         self.body = nn.Sequential(*[Res(c) for _ in range(n)])
         self.p = nn.Sequential(nn.Conv2d(c, 2, 1), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(722, 362))
-        self.v = nn.Sequential(nn.Conv2d(c, 1, 1), nn.BatchNorm2d(1), nn.ReLU(), nn.Flatten(), nn.Linear(361, 256), nn.ReLU(), nn.Linear(256, 1), nn.Tanh())
+        self.v = nn.Sequential(
+            nn.Conv2d(c, 1, 1),
+            nn.BatchNorm2d(1),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(361, 256),
+            nn.ReLU(),
+            nn.Linear(256, 1),
+            nn.Tanh(),
+        )
 
     def forward(self, x):
         h = self.body(self.stem(x))

@@ -16,7 +16,9 @@ class Conv(nn.Module):
 class Block(nn.Module):
     def __init__(self, d=256, h=4):
         super().__init__()
-        ff = lambda: nn.Sequential(nn.LayerNorm(d), nn.Linear(d, 4 * d), nn.SiLU(), nn.Dropout(0.1), nn.Linear(4 * d, d))
+        ff = lambda: nn.Sequential(
+            nn.LayerNorm(d), nn.Linear(d, 4 * d), nn.SiLU(), nn.Dropout(0.1), nn.Linear(4 * d, d)
+        )
         self.f1, self.f2, self.conv, self.ln, self.out = ff(), ff(), Conv(d), nn.LayerNorm(d), nn.LayerNorm(d)
         self.att = nn.MultiheadAttention(d, h, batch_first=True)
 

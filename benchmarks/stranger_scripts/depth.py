@@ -9,7 +9,9 @@ class Depth(nn.Module):
         super().__init__()
         self.enc = timm.create_model("vit_small_patch16_224", img_size=320, num_classes=0)
         self.p = nn.ModuleList(nn.Conv2d(384, 128, 1) for _ in range(3))
-        self.f = nn.ModuleList(nn.Sequential(nn.Conv2d(128, 128, 3, padding=1), nn.GroupNorm(16, 128), nn.ReLU()) for _ in range(3))
+        self.f = nn.ModuleList(
+            nn.Sequential(nn.Conv2d(128, 128, 3, padding=1), nn.GroupNorm(16, 128), nn.ReLU()) for _ in range(3)
+        )
         self.out = nn.Sequential(nn.Conv2d(128, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 1, 1), nn.Softplus())
 
     def forward(self, x):

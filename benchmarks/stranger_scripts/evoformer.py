@@ -6,7 +6,13 @@ from tick import steps
 class Att(nn.Module):
     def __init__(self, d, h, pair=None):
         super().__init__()
-        self.h, self.n, self.qkv, self.g, self.o = h, nn.LayerNorm(d), nn.Linear(d, 3 * d, bias=False), nn.Linear(d, d), nn.Linear(d, d)
+        self.h, self.n, self.qkv, self.g, self.o = (
+            h,
+            nn.LayerNorm(d),
+            nn.Linear(d, 3 * d, bias=False),
+            nn.Linear(d, d),
+            nn.Linear(d, d),
+        )
         self.b = nn.Linear(pair, h, bias=False) if pair else None
 
     def forward(self, x, z=None):
@@ -22,7 +28,14 @@ class Tri(nn.Module):
     def __init__(self, d, out):
         super().__init__()
         self.eq = "ikc,jkc->ijc" if out else "kic,kjc->ijc"
-        self.n, self.ab, self.gab, self.n2, self.o, self.g = nn.LayerNorm(d), nn.Linear(d, 2 * d), nn.Linear(d, 2 * d), nn.LayerNorm(d), nn.Linear(d, d), nn.Linear(d, d)
+        self.n, self.ab, self.gab, self.n2, self.o, self.g = (
+            nn.LayerNorm(d),
+            nn.Linear(d, 2 * d),
+            nn.Linear(d, 2 * d),
+            nn.LayerNorm(d),
+            nn.Linear(d, d),
+            nn.Linear(d, d),
+        )
 
     def forward(self, z):
         y = self.n(z)

@@ -3,8 +3,15 @@ from transformers import Gemma2Config, Gemma2ForCausalLM
 from tick import steps
 
 cfg = Gemma2Config(
-    vocab_size=64000, hidden_size=1024, intermediate_size=4096, num_hidden_layers=6, num_attention_heads=8,
-    num_key_value_heads=4, head_dim=128, sliding_window=512, attn_implementation="eager",
+    vocab_size=64000,
+    hidden_size=1024,
+    intermediate_size=4096,
+    num_hidden_layers=6,
+    num_attention_heads=8,
+    num_key_value_heads=4,
+    head_dim=128,
+    sliding_window=512,
+    attn_implementation="eager",
 )
 m = Gemma2ForCausalLM(cfg).cuda().to(torch.bfloat16)
 net = torch.compile(m, dynamic=False)

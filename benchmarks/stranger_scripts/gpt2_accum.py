@@ -9,7 +9,9 @@ model.gradient_checkpointing_enable()
 model = torch.compile(model)
 decay = [p for p in model.parameters() if p.dim() >= 2]
 rest = [p for p in model.parameters() if p.dim() < 2]
-opt = torch.optim.AdamW([{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}], lr=3e-4, fused=True)
+opt = torch.optim.AdamW(
+    [{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}], lr=3e-4, fused=True
+)
 sched = torch.optim.lr_scheduler.CosineAnnealingLR(opt, 1000)
 for i in steps():
     for micro in range(4):

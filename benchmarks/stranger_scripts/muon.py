@@ -53,7 +53,11 @@ class Block(nn.Module):
 class GPT(nn.Module):
     def __init__(self):
         super().__init__()
-        self.e, self.b, self.h = nn.Embedding(50304, D), nn.ModuleList(Block() for _ in range(8)), nn.Linear(D, 50304, bias=False)
+        self.e, self.b, self.h = (
+            nn.Embedding(50304, D),
+            nn.ModuleList(Block() for _ in range(8)),
+            nn.Linear(D, 50304, bias=False),
+        )
 
     def forward(self, x, y):
         x = x0 = F.rms_norm(self.e(x), (D,))

@@ -3,8 +3,14 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from tick import steps
 
 cfg = Qwen3Config(
-    vocab_size=32000, hidden_size=1024, intermediate_size=3072, num_hidden_layers=10,
-    num_attention_heads=16, num_key_value_heads=4, head_dim=64, tie_word_embeddings=True,
+    vocab_size=32000,
+    hidden_size=1024,
+    intermediate_size=3072,
+    num_hidden_layers=10,
+    num_attention_heads=16,
+    num_key_value_heads=4,
+    head_dim=64,
+    tie_word_embeddings=True,
 )
 with torch.device("cuda"):
     model = Qwen3ForCausalLM(cfg).to(torch.bfloat16)

@@ -21,7 +21,10 @@ actor = nn.Sequential(nn.Linear(36, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReL
 q = Critics().cuda()
 qt = copy.deepcopy(q)
 alpha = torch.tensor(0.1, device="cuda")
-oq, oa = torch.optim.Adam(q.parameters(), 3e-4, capturable=True), torch.optim.Adam(actor.parameters(), 3e-4, capturable=True)
+oq, oa = (
+    torch.optim.Adam(q.parameters(), 3e-4, capturable=True),
+    torch.optim.Adam(actor.parameters(), 3e-4, capturable=True),
+)
 
 
 def sample(s):

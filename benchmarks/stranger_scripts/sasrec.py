@@ -27,7 +27,9 @@ for i in steps():
     h = net(seq[:, :-1])
     pos = (h * m.item(seq[:, 1:])).sum(-1, keepdim=True)
     negs = torch.einsum("bnd,bnkd->bnk", h, m.item(neg))
-    loss = F.cross_entropy(torch.cat([pos, negs], -1).flatten(0, 1), torch.zeros(12800, dtype=torch.long, device="cuda"))
+    loss = F.cross_entropy(
+        torch.cat([pos, negs], -1).flatten(0, 1), torch.zeros(12800, dtype=torch.long, device="cuda")
+    )
     opt.zero_grad()
     loss.backward()
     opt.step()

@@ -2,7 +2,9 @@ import torch, torch.nn.functional as F
 from transformers import SegformerConfig, SegformerForSemanticSegmentation
 from tick import steps
 
-model = SegformerForSemanticSegmentation(SegformerConfig(num_labels=19, hidden_sizes=[64, 128, 320, 512], depths=[2, 2, 2, 2])).cuda()
+model = SegformerForSemanticSegmentation(
+    SegformerConfig(num_labels=19, hidden_sizes=[64, 128, 320, 512], depths=[2, 2, 2, 2])
+).cuda()
 net = torch.compile(model)
 opt = torch.optim.AdamW(
     [{"params": model.segformer.parameters(), "lr": 6e-5}, {"params": model.decode_head.parameters(), "lr": 6e-4}],

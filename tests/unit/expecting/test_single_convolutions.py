@@ -134,6 +134,14 @@ def test_a_transposed_convolution_is_described_as_the_one_that_it_runs_backwards
     assert values["log pixels"] == same["log pixels"]
 
 
+def test_an_even_filter_that_makes_a_larger_signal_is_transposed_only_where_its_call_says_so() -> None:
+    told = convolution((8, 768, 249), (768, 48, 128), (8, 768, 250))
+    plain, back = (replace(told, kwargs={"transposed": each}) for each in ("False", "True"))
+    shapes = [convolution_shape(each) for each in (told, plain, back)]
+    assert [shape and shape["transposed"] for shape in shapes] == [1, 0, 1], "where nothing is told, its size decides"
+    assert shapes[1] is not None and (shapes[1]["width"], shapes[1]["padding"]) == (249, 64)
+
+
 def test_factors_of_convolutions_are_medians_of_measured_over_expected_times() -> None:
     expected_us = described(IMAGE).baseline_us
     measured = [MeasuredLaunch(IMAGE, (factor * expected_us,), "p") for factor in (1.5, 2.0, 2.5)]

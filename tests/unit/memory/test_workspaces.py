@@ -148,3 +148,27 @@ def test_the_peak_holds_the_workspace_and_so_does_what_is_alive_there() -> None:
     assert totals.by_category == {"eager": made.nbytes, "workspaces": space.nbytes}
     assert [each.number for each in alive_at([made, space], 4)] == [made.number]
     assert totals.curve.levels[-1].nbytes == 0
+
+
+def words_gradient(count: int, *, stride: tuple[int, ...] | None = None) -> list[LiveStorage]:
+    rows, table = TensorArgument((count, 64), "float32", stride), (1000, 64)
+    settings = (("num_weights", (1000,)), ("padding_idx", (-1,)))
+    words = TensorArgument((count,), "int64", None)
+    call = make_step_call(
+        name="aten::embedding_dense_backward", phase="backward", arguments=(rows, words), settings=settings
+    )
+    made = storage(table, size=SINGLE, born_launch=None, shape=table, dtype="float32")
+    given: dict[str, Any] = {"step": "s", "device": "cuda:0", "compute_capability": (9, 0), "first_number": 1}
+    return library_workspaces([call], {}, [made], **given)
+
+
+def test_gradients_of_many_words_need_room_for_their_sums_and_those_of_few_none() -> None:
+    dense = row_major((4000, 64))
+    (room,) = words_gradient(4000, stride=dense)
+    assert room.nbytes == 8 * (2 * 4000 + 3 * 1000 + 1400) + SINGLE * 1400 * 64 and room.born == room.freed
+    assert words_gradient(3000, stride=row_major((3000, 64))) == []
+
+
+def test_rows_that_do_not_lie_one_behind_the_other_are_copied_before() -> None:
+    (plain,), (turned,) = words_gradient(4000, stride=row_major((4000, 64))), words_gradient(4000, stride=(1, 4000))
+    assert turned.nbytes == plain.nbytes + SINGLE * 4000 * 64

@@ -381,6 +381,36 @@ def test_a_planned_list_is_priced_by_the_kernels_that_follow_from_it(h200: TimeM
     assert of_planned.duration_us == of_ran.duration_us
 
 
+def test_a_list_divided_by_numbers_in_tensors_is_worked_on_one_by_one(h200: TimeModel) -> None:
+    def divided(*shapes: tuple[int, ...], kernels: int) -> float:
+        call = on_gpu(
+            "aten::_foreach_div_", *shapes, tensors=6, elements=300_000, bytes_moved=2_400_000, kernels=kernels
+        )
+        return price_calls(h200, [call], ran_on_cpu=False)[0][1].duration_us
+
+    by_numbers, by_tensors = divided((512, 36), (), kernels=6), divided((512, 36), (512, 36), kernels=1)
+    assert 6 < by_numbers < 12, "six small kernels"
+    assert by_tensors != by_numbers
+
+
+def test_a_list_that_nothing_is_known_of_is_priced_as_another_of_its_bytes(h200: TimeModel) -> None:
+    sizes: dict[str, Any] = {"tensors": 68, "elements": 160_000_000, "bytes_moved": 640_000_000, "kernels": 8}
+    clamped, scaled = (
+        price_calls(h200, [on_gpu(name, (4096, 1024), **sizes)], ran_on_cpu=False)[0][1]
+        for name in ("aten::_foreach_clamp_min_", "aten::_foreach_mul_")
+    )
+    assert clamped.duration_us == scaled.duration_us and "_foreach_clamp_min_" in clamped.subject
+
+
+def test_random_numbers_by_their_sizes_alone_take_what_those_like_another_tensor_do(h200: TimeModel) -> None:
+    alone = make_step_call(name="aten::randn", arguments=(), kernels=1, bytes_moved=4_000_000)
+    alike = on_gpu("aten::randn_like", kernels=1, bytes_moved=4_000_000)
+    alike = replace(alike, arguments=(TensorArgument((1_000_000,), "float32", (1,)),))
+    (_, first), (_, second) = (price_calls(h200, [call], ran_on_cpu=False)[0] for call in (alone, alike))
+    assert first.duration_us == second.duration_us and "randn_like" not in first.subject
+    assert "learned no" not in str(first.note)
+
+
 def test_a_step_without_compiled_graphs_is_priced_from_its_operators(model: TimeModel) -> None:
     step, predictions = predict_step(model, [], record=recorded([on_gpu("aten::sum", (9, 9), bytes_moved=9)], {}))
     assert predictions == [] and step.launches == 0 and step.eager_us > 0

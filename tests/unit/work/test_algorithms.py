@@ -157,6 +157,7 @@ def test_gradients_of_few_words_are_added_by_one_kernel_and_those_of_many_sorted
     )
     assert few is not None and many is not None and (few.way, many.way) == ("in one kernel", "sorted")
     assert few.amounts[2] == many.amounts[2] == pytest.approx(1000 * 64 * 4 / 1e6)
+    assert few.amounts[4] == 0 and many.amounts[4] == pytest.approx((307.3 + 1000) * 64 * 4 / 1e6)
 
 
 @given(rows=st.integers(1, 10**6))
