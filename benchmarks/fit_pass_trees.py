@@ -1,11 +1,11 @@
 """Learn what the networks of passes miss: the trees of ``expecting/pass_trees.py``, by scikit-learn.
 
-    python benchmarks/fit_pass_trees.py [--out FILE] [--check] [--quick]
+    python benchmarks/fit_pass_trees.py [--out FILE] [--check] [--quick] [--unseen]
 
 Those of conv2d are beside that operator's own networks, of its forward and of both gradients together, and fewer, as a
 core is to ask them a hundred thousand times a second. Of an eighth of the shapes, held out, the error is said with and
 without trees; what is written learned of all. The networks saw the shapes that are held out, trees of all but these did
-not.
+not. ``--unseen`` learns without the files that were drawn after the networks, and says the errors over these.
 """
 
 from __future__ import annotations
@@ -80,6 +80,36 @@ def taught(seen: Any, missed: Any, count: int, *, quick: bool) -> TreeEnsemble:
     return checked_trees(model.fit(seen, missed), seen[:2000].astype(np.float64))
 
 
+def say_unseen(quick: bool) -> None:
+    """Trees without what was drawn after the networks, and how far both are off there."""
+    before, found = all_rows(), dict[tuple[str, str, str], list[tuple[Any, Any]]]()
+    if quick:
+        before = before.some(np.arange(0, len(before.time_us), 12))
+    for size in SIZES.values():
+        for number, one in enumerate(PASSES):
+            own = (before.direction == number) & np.isin(before.precision, precisions_of(size))
+            some = before.some(np.flatnonzero(own))
+            said, kinds = said_by_networks(some, one), kinds_of(some.p)
+            seen, missed = tree_features(some.p, elements_of(some).is_other, said), np.log(some.time_us / said)
+            for place, kind in enumerate(KINDS):
+                rows = np.flatnonzero(kinds == place)
+                trees = taught(seen[rows], missed[rows], TREES, quick=quick)
+                for path in DRAWN:
+                    later = read_rows(path)
+                    mine = (later.direction == number) & np.isin(later.precision, precisions_of(size))
+                    asked = later.some(np.flatnonzero(mine & (kinds_of(later.p) == place)))
+                    if len(asked.time_us):
+                        by_networks = said_by_networks(asked, one)
+                        features = tree_features(asked.p, elements_of(asked).is_other, by_networks)
+                        off = np.log(by_networks / asked.time_us)
+                        pair = off, off + trees.predict(features.astype(np.float64))
+                        found.setdefault((path.name.partition("_torch")[0], size, kind), []).append(pair)
+    for told, pairs in sorted(found.items()):
+        print(", ".join(told))
+        for what, errors in zip(("networks alone", "with trees"), zip(*pairs, strict=True), strict=True):
+            report(what, np.concatenate(errors))
+
+
 def main() -> None:
     """Fit, and write or check."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -87,7 +117,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=generations / "hopper_pass_trees.npz")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--quick", action="store_true", help="few rows and trees, to see that this runs")
+    parser.add_argument("--unseen", action="store_true", help="errors where neither networks nor trees learned")
     arguments = parser.parse_args()
+    if arguments.unseen:
+        say_unseen(arguments.quick)
+        return
     rows = all_rows()
     for path in DRAWN:
         rows = read_rows(path).joined(rows)

@@ -13,6 +13,7 @@ import argparse
 import json
 import statistics
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -245,6 +246,15 @@ def print_table(found: list[Found]) -> None:
         f"{len(found)} steps ({sum(bool(e.seen_holds) for e in found)} by what ledgers saw); {unlearned:.1%} of the "
         f"device time is unlearned.\n\nIn sum: {parts}."
     )
+    by_family: dict[str, list[float]] = defaultdict(list)
+    for each in found:
+        for family, said, _, us in each.launches:
+            by_family[family.partition(" (")[0]].append(abs(said / us - 1))
+    launches = (
+        f"{family} {len(off):,}: {statistics.mean(off):.1%} ({statistics.median(off):.1%})"
+        for family, off in sorted(by_family.items())
+    )
+    print(f"\nLaunches one by one, mean error (median): {', '.join(launches)}.")
 
 
 def _again(found: Sequence[Found], *, is_predicted: bool) -> list[float]:
