@@ -43,8 +43,9 @@ class OptimizerWatch:
         def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
             if torch.compiler.is_compiling() or self.is_muted:
                 return
-            if self._only_counts:
-                self._count()
+            if self._only_counts:  # and calls nothing else: a plain step costs what it costs without us
+                thread = threading.get_ident()
+                self.counted[thread] = self.counted.get(thread, 0) + 1
                 return
             try:
                 _UPDATED_ON[id(optimizer)] = weakref.ref(optimizer), threading.get_ident()
@@ -67,14 +68,11 @@ class OptimizerWatch:
         if self.is_muted:
             return
         if self._only_counts:
-            self._count()
+            thread = threading.get_ident()
+            self.counted[thread] = self.counted.get(thread, 0) + 1
             return
         _UPDATED_ON[id(optimizer)] = weakref.ref(optimizer), threading.get_ident()
         self._stepped(optimizer)
-
-    def _count(self) -> None:
-        thread = threading.get_ident()
-        self.counted[thread] = self.counted.get(thread, 0) + 1
 
     def only_count(self) -> None:
         """From here on steps are ``counted``, by thread, and nobody hears them. The hook stays in its place, so that no
