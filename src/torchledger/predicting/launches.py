@@ -26,6 +26,7 @@ from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Launch, Prediction, StepCall, TensorArgument
 from torchledger.predicting.flex_launches import flex_prediction
 from torchledger.predicting.int8_launches import int8_prediction
+from torchledger.predicting.operand_copies import with_copied_operands
 from torchledger.predicting.operators import by_roofline, predict, range_of
 from torchledger.predicting.questions import question_of
 from torchledger.work.categories import operation_of
@@ -125,7 +126,9 @@ def predict_launches(
                 roofline_us=some[place].roofline_us,
             )
     return [
-        _as_foreign(model, launches[index], found[index]) if is_foreign(model, launches[index]) else found[index]
+        _as_foreign(model, launches[index], found[index])
+        if is_foreign(model, launches[index])
+        else with_copied_operands(model, launches[index], found[index])
         for index in sorted(found)
     ]
 
