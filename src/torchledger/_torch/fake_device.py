@@ -22,6 +22,7 @@ from torchledger._torch.fake_generators import device_state, let_states_be_unkno
 from torchledger._torch.fake_inductor import compile_for_fake_device
 from torchledger._torch.fake_library import CUDNN_VERSION, load_library
 from torchledger._torch.fake_loaders import Loading
+from torchledger._torch.fake_operators import instead_of_kernel
 from torchledger._torch.fake_profiler import profile_host_alone
 from torchledger._torch.fake_spawn import run_spawned_here
 from torchledger._torch.fake_stores import ask_for_world
@@ -29,7 +30,7 @@ from torchledger._torch.fake_streams import StreamOrder, install_streams
 from torchledger._torch.fake_tensors import FakeTensors
 from torchledger._torch.fake_threads import FakeThreads
 from torchledger._torch.fake_tools import answer_for_tools
-from torchledger._torch.patching import Patches
+from torchledger._torch.patching import Patches, pass_through
 from torchledger.errors import PlanError
 from torchledger.nouns import Device
 from torchledger.work.unaligned import Pays, stays_as_it_is
@@ -211,6 +212,7 @@ def _patch_cuda(patches: Patches, fake: FakeDevice) -> None:
         patches.set(torch.cuda.nvtx, name, _answer(None))
     patches.set(fake_tensor, "init_gpu_context", _answer(None))
     patches.set(fake_tensor.FakeTensorMode, "avoid_device_init", property(lambda mode: True))
+    pass_through(patches, fake_tensor, "run_fallback_kernel", instead_of_kernel)
     patches.around(fake_tensor.FakeTensorMode, "from_tensor", _taken_over)
     patches.around(torch._utils, "_restore_device_fake_mode", _on_numbered(fake.index))
     patches.set(torch.backends.mha, "get_fastpath_enabled", _takes_fused_encoders(fake.decisions))

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_unflatten
 
 from torchledger._torch.fake_recurrent import RECURRENT
 from torchledger._torch.fake_shares import shares_of
@@ -349,3 +350,15 @@ ONLY_THERE: Mapping[Any, Callable[..., Any]] = {
     },
 }
 """Operators of a GPU that torch has no meta functions for, or wrong ones, and what makes their results."""
+
+
+def instead_of_kernel(
+    original: Callable[..., Any], mode: Any, func: Any, flat: Sequence[Any], spec: Any, error: Any
+) -> Any:
+    """What an operator makes under another fake mode than the plan's, as of what Dynamo traces: torch would run the
+    device's kernel there and look."""
+    if func not in ONLY_THERE:
+        return original(mode, func, flat, spec, error)
+    args, kwargs = tree_unflatten(flat, spec)
+    with mode:
+        return ONLY_THERE[func](*args, **kwargs)

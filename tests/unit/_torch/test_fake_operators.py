@@ -110,6 +110,18 @@ def test_results_have_the_shapes_and_dtypes_of_a_cpu(name: str) -> None:
     assert (made.shape, made.dtype, made.device.type) == (expected.shape, expected.dtype, "cuda")
 
 
+def test_what_dynamo_traces_asks_no_kernel_of_the_device_for_what_it_makes(fake: FakeDevice) -> None:
+    torch._dynamo.reset()
+    cell = nn.GRUCell(16, 4).cuda()
+    made = torch.compile(lambda rows, state: cell(rows, state), backend="aot_eager", fullgraph=True)
+    state = torch.zeros(8, 4, device="cuda")
+    for _ in range(2):
+        state = made(torch.ones(8, 16, device="cuda"), state)
+    assert state.shape == (8, 4) and state.device.type == "cuda"
+    state.sum().backward()
+    assert cell.weight_hh.grad is not None and cell.weight_hh.grad.shape == (12, 4)
+
+
 PASSES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "maximum": lambda given: torch.maximum(given, given.flip(0)),
     "limits that are tensors": lambda given: given.clamp(given.flip(0), given.flip(1)),
