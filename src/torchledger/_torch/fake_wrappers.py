@@ -15,7 +15,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from torchledger._torch.fake_tensors import FakeTensors
+from torchledger._torch.fake_tensors import FakeTensors, pinned
 from torchledger._torch.patching import Patches
 
 
@@ -45,6 +45,8 @@ def run_without_kernels(patches: Patches, mode: FakeTensors) -> None:
     guards: Any = torch._C._dynamo.guards
     patches.set(guards, "_empty_strided_cuda", functools.partial(_empty, mode))
     patches.set(guards, "_empty_strided_cpu", functools.partial(_empty_on_host, mode))
+    if hasattr(guards, "_empty_strided_cpu_pinned"):  # not in all versions
+        patches.set(guards, "_empty_strided_cpu_pinned", lambda *asked: pinned(_empty_on_host(mode, *asked)))
     patches.set(guards, "_reinterpret_tensor", functools.partial(_reinterpret, mode, guards._reinterpret_tensor))
     if hasattr(guards, "copy_if_misaligned"):  # not in all versions
         patches.set(guards, "copy_if_misaligned", functools.partial(_copied, guards.copy_if_misaligned))

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torchledger._torch import fake_wrappers
 from torchledger._torch.eager_calls import EagerCalls
 from torchledger._torch.fake_device import FakeDevice
+from torchledger._torch.fake_tensors import is_pinned_there
 from torchledger.nouns import Device
 
 HOPPER = Device(name="a Hopper", kind="cuda", compute_capability=(9, 0), num_multiprocessors=78)
@@ -50,6 +51,13 @@ def test_they_have_the_facts_that_the_dispatcher_finds_out(fake: FakeDevice, mon
         monkeypatch.setattr(fake_wrappers, "_who_is_told", lambda mode: None)
         slow = _made()
     assert [_facts(each) for each in quick] == [_facts(each) for each in slow]
+
+
+def test_numbers_of_the_host_that_wait_for_their_copy_are_known_to_be_pinned(fake: FakeDevice) -> None:
+    guards: Any = torch._C._dynamo.guards
+    buffer = guards._empty_strided_cpu_pinned((4,), (1,), torch.int64)
+    assert (buffer.shape, buffer.dtype, buffer.device.type) == ((4,), torch.int64, "cpu")
+    assert is_pinned_there(buffer) and not is_pinned_there(guards._empty_strided_cpu((4,), (1,), torch.int64))
 
 
 def test_autograd_takes_them_for_no_views_as_it_does_on_the_device(fake: FakeDevice) -> None:
