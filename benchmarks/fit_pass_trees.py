@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,15 @@ from fit_pass_networks import MACHINE, Rows, all_rows, elements_of, precisions_o
 from teach_networks import HELD_OUT, ROOT, held_out
 
 from torchledger.expecting.convolution_network import learned_convolution_times
-from torchledger.expecting.pass_networks import PASSES, SIZES, time_passes
+from torchledger.expecting.convolution_times import PASSES, SIZES
+from torchledger.expecting.pass_networks import time_passes
 from torchledger.expecting.pass_trees import KINDS, kinds_of, to_file, tree_features
 from torchledger.expecting.trees import MAX_LEAVES, TreeEnsemble
 from torchledger.fitting.learning import checked_trees
 
 NEEDS: tuple[str, ...] = ()
-RUNS: tuple[tuple[str, ...], ...] = (("--check",),)
-QUICK: tuple[tuple[str, ...], ...] = (("--check", "--quick"),)
+RUNS: tuple[tuple[str, ...], ...] = (("--check",), ("--unseen",))
+QUICK: tuple[tuple[str, ...], ...] = (("--check", "--quick"), ("--unseen", "--quick"))
 
 DRAWN = tuple(
     ROOT / f"data/h200/{name}_torch2.11.npz" for name in ("grouped_layers", "positions", "more_layers", "more_passes")
@@ -80,30 +82,36 @@ def taught(seen: Any, missed: Any, count: int, *, quick: bool) -> TreeEnsemble:
     return checked_trees(model.fit(seen, missed), seen[:2000].astype(np.float64))
 
 
-def say_unseen(quick: bool) -> None:
-    """Trees without what was drawn after the networks, and how far both are off there."""
-    before, found = all_rows(), dict[tuple[str, str, str], list[tuple[Any, Any]]]()
-    if quick:
-        before = before.some(np.arange(0, len(before.time_us), 12))
+def passes_of(rows: Rows) -> Iterator[tuple[str, Rows, Any]]:
+    """The rows of each pass and size of element, and what its networks say."""
     for size in SIZES.values():
         for number, one in enumerate(PASSES):
-            own = (before.direction == number) & np.isin(before.precision, precisions_of(size))
-            some = before.some(np.flatnonzero(own))
-            said, kinds = said_by_networks(some, one), kinds_of(some.p)
-            seen, missed = tree_features(some.p, elements_of(some).is_other, said), np.log(some.time_us / said)
-            for place, kind in enumerate(KINDS):
-                rows = np.flatnonzero(kinds == place)
-                trees = taught(seen[rows], missed[rows], TREES, quick=quick)
-                for path in DRAWN:
-                    later = read_rows(path)
-                    mine = (later.direction == number) & np.isin(later.precision, precisions_of(size))
-                    asked = later.some(np.flatnonzero(mine & (kinds_of(later.p) == place)))
-                    if len(asked.time_us):
-                        by_networks = said_by_networks(asked, one)
-                        features = tree_features(asked.p, elements_of(asked).is_other, by_networks)
-                        off = np.log(by_networks / asked.time_us)
-                        pair = off, off + trees.predict(features.astype(np.float64))
-                        found.setdefault((path.name.partition("_torch")[0], size, kind), []).append(pair)
+            mine = (rows.direction == number) & np.isin(rows.precision, precisions_of(size))
+            some = rows.some(np.flatnonzero(mine))
+            yield f"{one} {size}", some, said_by_networks(some, one)
+
+
+def seen_and_missed(rows: Rows, said: Any) -> tuple[Any, Any]:
+    """What trees see of passes, and the logarithm of the time over what networks say."""
+    return tree_features(rows.p, elements_of(rows).is_other, said), np.log(rows.time_us / said)
+
+
+def say_unseen(before: Rows, *, quick: bool) -> None:
+    """Trees without what was drawn after the networks, and how far both are off there."""
+    later = {path.name.partition("_torch")[0]: list(passes_of(read_rows(path))) for path in DRAWN}
+    found = dict[tuple[str, ...], list[tuple[Any, Any]]]()
+    for number, (name, some, said) in enumerate(passes_of(before)):
+        (seen, missed), kinds = seen_and_missed(some, said), kinds_of(some.p)
+        for place, kind in enumerate(KINDS):
+            rows = np.flatnonzero(kinds == place)
+            trees = taught(seen[rows], missed[rows], TREES, quick=quick)
+            for file, of_file in later.items():
+                _, asked, by_networks = of_file[number]
+                test = np.flatnonzero(kinds_of(asked.p) == place)
+                if len(test):
+                    seen_there, missed_there = seen_and_missed(asked.some(test), by_networks[test])
+                    pair = -missed_there, trees.predict(seen_there.astype(np.float64)) - missed_there
+                    found.setdefault((file, name.rpartition(" ")[2], kind), []).append(pair)
     for told, pairs in sorted(found.items()):
         print(", ".join(told))
         for what, errors in zip(("networks alone", "with trees"), zip(*pairs, strict=True), strict=True):
@@ -119,31 +127,27 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few rows and trees, to see that this runs")
     parser.add_argument("--unseen", action="store_true", help="errors where neither networks nor trees learned")
     arguments = parser.parse_args()
-    if arguments.unseen:
-        say_unseen(arguments.quick)
-        return
     rows = all_rows()
-    for path in DRAWN:
-        rows = read_rows(path).joined(rows)
+    if not arguments.unseen:
+        for path in DRAWN:
+            rows = read_rows(path).joined(rows)
     if arguments.quick:
         rows = rows.some(np.arange(0, len(rows.time_us), 12))
+    if arguments.unseen:
+        say_unseen(rows, quick=arguments.quick)
+        return
     halves = rows.some(np.flatnonzero(np.isin(rows.precision, precisions_of("half"))))
     forwards = halves.some(np.flatnonzero(halves.direction == PASSES.index("forward")))
     asked: list[tuple[str, Rows, Any]] = [
         ("conv2d forward half", forwards, said_of_conv2d(forwards, "forward")),
         ("conv2d backward half", both := both_gradients(halves), said_of_conv2d(both, "backward")),
+        *passes_of(rows),
     ]
-    for size in SIZES.values():
-        for number, one in enumerate(PASSES):
-            mine = (rows.direction == number) & np.isin(rows.precision, precisions_of(size))
-            some = rows.some(np.flatnonzero(mine))
-            asked.append((f"{one} {size}", some, said_by_networks(some, one)))
     trees: dict[str, TreeEnsemble] = {}
     off: dict[str, list[Any]] = {"networks alone": [], "with trees": []}
     for name, some, said in asked:
         held, kinds = held_out([*some.p.values(), some.precision == "tf32"], HELD_OUT), kinds_of(some.p)
-        missed = np.log(some.time_us / said)
-        seen = tree_features(some.p, elements_of(some).is_other, said)
+        seen, missed = seen_and_missed(some, said)
         count = TREES_OF_CONV2D if name.startswith("conv2d") else TREES
         for place, kind in enumerate(KINDS):
             started = time.monotonic()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Sequence
+from traceback import walk_stack
 from types import CodeType
 from typing import Any
 
@@ -30,9 +31,13 @@ def around_updates(patches: Patches, stepped: Callable[[Any], None]) -> None:
     def around(original: Callable[..., Any], parameters: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
         result = original(parameters, *args, **kwargs)
         if parameters and not torch.compiler.is_compiling() and not _is_called_from(plain):
-            optimizer = owners.of(parameters[0])
-            if optimizer is not None and _ends_step(optimizer, parameters[0]):
-                stepped(optimizer)
+            found = owners.of(parameters[0])
+            if found is not None:
+                optimizer, group = found
+                # Each group has an update of its own: whether none behind this one is updated.
+                behind = optimizer.param_groups[group + 1 :]
+                if all(one.grad is None for each in behind for one in each["params"]):
+                    stepped(optimizer)
         return result
 
     for name, module in tuple(sys.modules.items()):
@@ -47,41 +52,31 @@ def around_updates(patches: Patches, stepped: Callable[[Any], None]) -> None:
 
 
 class _Owners:
-    """Which optimizer updates a parameter. All objects are looked through once for each that is new."""
+    """Which optimizer updates a parameter, and in which of its groups. All objects are looked through once for each
+    that is new."""
 
     def __init__(self) -> None:
         self._known: dict[int, weakref.ref[Any]] = {}
 
-    def of(self, parameter: Any) -> Any | None:
+    def of(self, parameter: Any) -> tuple[Any, int] | None:
         known = self._known.get(id(parameter))
-        held = None if known is None else known()
-        if held is not None and _group_of(held, parameter) is not None:
-            return held
+        found = _place_in(None if known is None else known(), parameter)
+        if found is not None:
+            return found
         from torch.optim.optimizer import Optimizer
 
         for each in living(Optimizer):
-            if _group_of(each, parameter) is not None:
+            if (found := _place_in(each, parameter)) is not None:
                 self._known[id(parameter)] = weakref.ref(each)
-                return each
+                return found
         return None
 
 
-def _group_of(optimizer: Any, parameter: Any) -> int | None:
+def _place_in(optimizer: Any, parameter: Any) -> tuple[Any, int] | None:
     groups = getattr(optimizer, "param_groups", ())
-    return next((at for at, each in enumerate(groups) if any(one is parameter for one in each["params"])), None)
-
-
-def _ends_step(optimizer: Any, parameter: Any) -> bool:
-    """Whether no group behind that of this parameter is updated: each has an update of its own."""
-    group = _group_of(optimizer, parameter)
-    behind = optimizer.param_groups[(group or 0) + 1 :]
-    return all(one.grad is None for each in behind for one in each["params"])
+    found = (at for at, each in enumerate(groups) if any(one is parameter for one in each["params"]))
+    return next(((optimizer, at) for at in found), None)
 
 
 def _is_called_from(code: CodeType) -> bool:
-    frame = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code is code:
-            return True
-        frame = frame.f_back  # type: ignore[assignment]
-    return False
+    return any(frame.f_code is code for frame, _ in walk_stack(sys._getframe(1)))

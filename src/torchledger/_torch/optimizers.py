@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Mapping
 from types import FrameType
 from typing import Any
@@ -35,7 +36,7 @@ class OptimizerWatch:
         import torch
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
-        self.counted: dict[Hashable, int] = {}
+        self.counted: defaultdict[Hashable, int] = defaultdict(int)
         self._only_counts = self.is_muted = False
         self._stepped, self._on_fault = stepped, on_fault
         self._fused: Patches | None = None
@@ -44,8 +45,7 @@ class OptimizerWatch:
             if torch.compiler.is_compiling() or self.is_muted:
                 return
             if self._only_counts:  # and calls nothing else: a plain step costs what it costs without us
-                thread = threading.get_ident()
-                self.counted[thread] = self.counted.get(thread, 0) + 1
+                self.counted[threading.get_ident()] += 1
                 return
             try:
                 _UPDATED_ON[id(optimizer)] = weakref.ref(optimizer), threading.get_ident()
@@ -68,8 +68,7 @@ class OptimizerWatch:
         if self.is_muted:
             return
         if self._only_counts:
-            thread = threading.get_ident()
-            self.counted[thread] = self.counted.get(thread, 0) + 1
+            self.counted[threading.get_ident()] += 1
             return
         _UPDATED_ON[id(optimizer)] = weakref.ref(optimizer), threading.get_ident()
         self._stepped(optimizer)

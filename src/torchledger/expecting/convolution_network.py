@@ -88,9 +88,9 @@ def learned_convolution_times(
                 if one in learned:
                     log_base = log_base + np.where(size == _MEASURED_SIZE, learned[one].predict(features), 0.0)
                 times["learned"] += np.exp(log_base)
-        if trees is not None and (size == _MEASURED_SIZE).all():
+        if trees is not None:
             way = f"conv2d {direction}"
-            times["learned"] *= beside_networks(own, way, "half", is_float16[some], times["learned"], trees)
+            times["learned"] *= beside_networks(own, way, size, is_float16[some], times["learned"], trees)
         for name, time in times.items():
             found.setdefault(name, []).append(time)
     return {name: np.concatenate(pieces) for name, pieces in found.items()}

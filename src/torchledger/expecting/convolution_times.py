@@ -33,6 +33,10 @@ PASSES = ("forward", "image", "weight")
 """The gradients of image and weight are a backward's two."""
 
 
+SIZES: Mapping[float, str] = {2.0: "half", 4.0: "single"}
+"""Bytes of an element, and what their networks are called."""
+
+
 def passes_of(direction: str) -> tuple[str, ...]:
     """The passes of a direction, which may be one itself."""
     return PASSES[1:] if direction == "backward" else (direction,)

@@ -115,9 +115,14 @@ def to_file(networks: Mapping[str, Network]) -> bytes:
     return buffer.getvalue()
 
 
+def package_bytes(file: str) -> bytes:
+    """A file of ``generations/``, as it is in the package."""
+    return importlib.resources.files("torchledger.expecting").joinpath("generations", file).read_bytes()
+
+
 def of_package(file: str, kinds: Sequence[str]) -> dict[str, Network]:
     """The networks of some names that are in a file of ``generations/``."""
-    data = importlib.resources.files("torchledger.expecting").joinpath("generations", file).read_bytes()
+    data = package_bytes(file)
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
         found = dict(arrays)
     networks = {}

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchledger.expecting.convolution_network import convolution_features
-from torchledger.expecting.convolution_times import PASSES, result_sides
+from torchledger.expecting.convolution_times import PASSES, SIZES, result_sides
 from torchledger.expecting.group_networks import OPEN, group_features, is_grouped
 from torchledger.expecting.machine import Machine
 from torchledger.expecting.networks import Network, of_package
@@ -26,8 +26,6 @@ from torchledger.expecting.product_network import log2_alignment
 
 Array = NDArray[np.float64]
 
-SIZES: Mapping[float, str] = {2.0: "half", 4.0: "single"}
-"""Bytes of an element, and what their networks are called."""
 NETWORKS = tuple(f"{one} {size}" for one in PASSES for size in SIZES.values())
 
 _HALF_SIZE = 2.0  # bytes of an element
@@ -142,11 +140,7 @@ def passes_and_choices(
         us_per_channel = np.interp(p["kernel"], list(_LARGER_FILTERS), list(_LARGER_FILTERS.values()))
         time_us = np.where(runs_one_by_one(p, one, elements.size), p["groups"] * us_per_channel, np.exp(log_us))
         if machine.network_files.trees is not None:
-            for size, name in SIZES.items():
-                rows = np.flatnonzero(elements.size == size)
-                own = {column: value[rows] for column, value in p.items()}
-                is_other, file = elements.is_other[rows], machine.network_files.trees
-                time_us[rows] *= beside_networks(own, one, name, is_other, time_us[rows], file)
+            time_us *= beside_networks(p, one, elements.size, elements.is_other, time_us, machine.network_files.trees)
         total += time_us
         variance += (time_us * spread) ** 2
     return total, np.sqrt(variance) / total

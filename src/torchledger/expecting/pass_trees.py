@@ -7,8 +7,8 @@ what the networks miss of passes timed alone (``benchmarks/fit_pass_trees.py``).
 
 from __future__ import annotations
 
-import importlib.resources
 import io
+import itertools
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -16,7 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchledger.expecting.convolution_times import result_sides
+from torchledger.expecting.convolution_times import SIZES, result_sides
+from torchledger.expecting.group_networks import is_grouped
+from torchledger.expecting.networks import package_bytes
+from torchledger.expecting.product_network import log2_alignment
 from torchledger.expecting.trees import TreeEnsemble
 
 Array = NDArray[np.float64]
@@ -29,8 +32,7 @@ _MOST_ALIGNED = 256
 
 def kinds_of(p: Mapping[str, Any]) -> NDArray[np.intp]:
     """Of each pass the place of its kind in ``KINDS``."""
-    is_apart = p["groups"] > 1
-    return np.asarray(np.where(is_apart & (p["groups"] == p["c_in"]), 2, is_apart), dtype=np.intp)
+    return np.asarray(np.where(is_grouped(p), 1, np.where(p["groups"] > 1, 2, 0)), dtype=np.intp)
 
 
 def tree_features(p: Mapping[str, Any], is_other: NDArray[np.bool_], time_us: Array) -> NDArray[np.float32]:
@@ -43,7 +45,8 @@ def tree_features(p: Mapping[str, Any], is_other: NDArray[np.bool_], time_us: Ar
         *(np.log2(size) for size in (p["n"], inside, outside, p["groups"], p["height"], p["width"])),
         *(np.log2(size) for size in (out_height, out_width)),
         *(p["kernel"], taps / p["kernel"], p["stride"], p["padding"], p["channels_last"]),
-        *(_alignment(size) for size in (inside, outside, p["c_in"], p["c_out"], p["width"], out_width, pixels)),
+        *(log2_alignment(size, _MOST_ALIGNED) for size in (inside, outside, p["c_in"], p["c_out"])),
+        *(log2_alignment(size, _MOST_ALIGNED) for size in (p["width"], out_width, pixels)),
         *(np.log2(p["n"] * pixels), np.log2(p["n"] * pixels * p["c_out"] * inside * taps)),
         *(np.log2(time_us), inside * taps, is_other),
     )
@@ -51,14 +54,14 @@ def tree_features(p: Mapping[str, Any], is_other: NDArray[np.bool_], time_us: Ar
 
 
 def beside_networks(
-    p: Mapping[str, Any], one: str, size: str, is_other: NDArray[np.bool_], time_us: Array, file: str
+    p: Mapping[str, Any], one: str, item_size: Array, is_other: NDArray[np.bool_], time_us: Array, file: str
 ) -> Array:
-    """By what factor passes take longer than ``time_us``, which their networks say; all of one ``size`` of element."""
+    """By what factor passes take longer than ``time_us``, which their networks say; 1 where no trees know them."""
     trees, kinds, found = _learned(file), kinds_of(p), np.ones(len(time_us))
-    for place, kind in enumerate(KINDS):
-        rows = np.flatnonzero(kinds == place)
-        own = trees.get(f"{one} {size} {kind}")
-        if len(rows) and own is not None:
+    for size, (place, kind) in itertools.product(SIZES, enumerate(KINDS)):
+        own = trees.get(f"{one} {SIZES[size]} {kind}")
+        rows = np.flatnonzero((kinds == place) & (item_size == size)) if own is not None else ()
+        if own is not None and len(rows):
             some = {name: np.asarray(value)[..., rows] for name, value in p.items()}
             seen = tree_features(some, is_other[rows], time_us[rows])
             found[rows] = np.exp(own.predict(seen.astype(np.float64)))
@@ -100,10 +103,6 @@ def from_file(data: bytes) -> dict[str, TreeEnsemble]:
     }
 
 
-def _alignment(size: Any) -> Array:
-    return np.asarray(np.log2(np.gcd(np.asarray(size).astype(np.int64), _MOST_ALIGNED)), dtype=np.float64)
-
-
 @cache
 def _learned(file: str) -> Mapping[str, TreeEnsemble]:
-    return from_file(importlib.resources.files("torchledger.expecting").joinpath("generations", file).read_bytes())
+    return from_file(package_bytes(file))

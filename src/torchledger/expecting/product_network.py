@@ -43,7 +43,8 @@ _TILES = (
 )
 _WASTES = ((64, 8), (64, 64), (128, 64), (128, 128), (256, 128), (128, 256), (192, 192), (32, 32), (64, 128))
 _FILLS = (8, 16, 32, 64, 128, 192, 256)
-_LOG2 = np.log2(np.maximum(np.arange(65), 1))
+_MOST_ALIGNED = 64
+_LOG2 = np.log2(np.maximum(np.arange(257), 1))
 
 
 def learned_times(
@@ -160,10 +161,10 @@ def _logarithms(columns: Sequence[Array]) -> NDArray[np.float32]:
     return np.log(values, out=values)
 
 
-def log2_alignment(length: Array) -> Array:
-    """log2 of the largest power of two, up to 64, that divides each length."""
+def log2_alignment(length: Array, most: int = _MOST_ALIGNED) -> Array:
+    """log2 of the largest power of two, up to ``most`` (256 at most), that divides each length."""
     whole = np.asarray(length, dtype=np.int64)
-    return np.asarray(_LOG2[np.minimum(whole & -whole, len(_LOG2) - 1)])
+    return np.asarray(_LOG2[np.minimum(whole & -whole, most)])
 
 
 def _row_lengths(layout: str, sides: Sides) -> tuple[Array, Array, Array]:

@@ -16,12 +16,13 @@ from dataclasses import dataclass
 
 from torchledger.memory.convolution_workspaces import PRECISIONS, ConvolutionPass, Pass, workspace_bytes
 from torchledger.nouns import Buffer, Launch, LiveStorage, StepCall, TensorArgument
-from torchledger.work.algorithms import MOST_UNSORTED_WORDS, WORDS_ADDED
+from torchledger.work.algorithms import sums_of_words
 from torchledger.work.categories import operation_of
 from torchledger.work.convolution_shapes import convolution_shape
 from torchledger.work.element_sizes import element_size
 from torchledger.work.launch_tensors import tensors_of
 from torchledger.work.library_launches import library_launch
+from torchledger.work.settings import setting
 from torchledger.work.tensor_layouts import is_contiguous
 
 _HOPPER_BYTES = 4096 * 8 * 1024
@@ -107,13 +108,13 @@ def _bytes_of_sorted_words(call: StepCall) -> int:
     """What ``EmbeddingBackwardKernel.cu`` of torch 2.11 asks for: words sorted and where each of them begins, eight
     bytes each, and the sums of ten rows of a word each; before these the rows, one behind the other."""
     rows, words = call.arguments[:2]
-    table, count = dict(call.settings or ()).get("num_weights", ()), math.prod(words.shape)
+    table, count = setting(call.settings, "num_weights"), math.prod(words.shape)
     copied = 0 if is_contiguous(rows) else math.prod(rows.shape) * (element_size(rows.dtype) or 0)
-    if len(table) != 1 or count <= MOST_UNSORTED_WORDS:
+    is_scaled = setting(call.settings, "scale_grad_by_freq") == (1,)
+    sums = int(sums_of_words(count, table[0], is_scaled=is_scaled)) if table else 0
+    if not table or not sums:
         return copied
-    segments = min(count, table[0])
-    sums = count // WORDS_ADDED + segments
-    return copied + 8 * (2 * count + 3 * segments + sums) + 4 * sums * rows.shape[-1]
+    return copied + 8 * (2 * count + 3 * min(count, table[0]) + sums) + 4 * sums * rows.shape[-1]
 
 
 def _multiplies(call: StepCall, launches: Mapping[str, Sequence[Launch]]) -> bool:

@@ -55,7 +55,7 @@ def launch_of(call: StepCall, device: str) -> Launch | None:
     asked = setting(call.settings, "output_mask")
     gradients = [each for each, wanted in zip((image, weight), asked or (), strict=False) if wanted]
     told = setting(call.settings, "transposed")
-    runs_back = bool(told[0]) if told else runs_transposed(image.shape, weight.shape, result.shape)
+    runs_back = runs_transposed(image.shape, weight.shape, result.shape, told=bool(told[0]) if told else None)
     source, made = (result, image) if runs_back else (image, result)
     gradients = gradients or _gradients(image, weight, made, call.flops)
     groups = source.shape[1] // weight.shape[1]

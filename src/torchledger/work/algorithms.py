@@ -379,14 +379,20 @@ def _words_gradient(call: _Call) -> Parts:
     size = (element_size(call.tensors[0].dtype) or 4) / 1e6
     table = call.number("num_weights")
     filled, moved = table * width * size, count * width * size
-    if count <= MOST_UNSORTED_WORDS and not call.number("scale_grad_by_freq", 0):
-        return Parts("in one kernel", (1, count / 1e3, filled, moved, 0.0))
-    # Each word's rows are added up ten at a time; room and blocks are for as many words as there may be.
-    sums = (count / WORDS_ADDED + min(count, table)) * width * 4 / 1e6
-    return Parts("sorted", (1, count / 1e3, filled, moved, sums))
+    sums = sums_of_words(count, table, is_scaled=bool(call.number("scale_grad_by_freq", 0)))
+    way = "sorted" if sums else "in one kernel"
+    return Parts(way, (1, count / 1e3, filled, moved, sums * width * 4 / 1e6))
 
 
-MOST_UNSORTED_WORDS, WORDS_ADDED = 3072, 10
+def sums_of_words(count: int, table: int, *, is_scaled: bool) -> float:
+    """How many sums there are room for where the gradients of ``count`` words of a table are sorted: of ten rows of a
+    word each, of as many words as there may be. 0 where they are not sorted, as few are."""
+    if count <= _MOST_UNSORTED and not is_scaled:
+        return 0.0
+    return count / _ROWS_ADDED + min(count, table)
+
+
+_MOST_UNSORTED, _ROWS_ADDED = 3072, 10
 """Words whose gradients one kernel adds up (torch 2.11, ``Embedding.cu``), and rows that a thread does where they are
 sorted (``EmbeddingBackwardKernel.cu``)."""
 

@@ -79,13 +79,12 @@ def operands_of(
         image, weight = images[:2]
         result = next(iter(planes_of(outputs)), outputs[0])
     told = _TOLD.get(str(launch.kwargs.get("transposed")))
-    # An even filter on a padded image makes a larger one, too, as transposed convolutions do.
-    if runs_transposed(image.shape, weight.shape, result.shape) if told is None else told:
+    if runs_transposed(image.shape, weight.shape, result.shape, told=told):
         return result, weight, image, True
     return image, weight, result, False
 
 
-_TOLD = {"True": True, "1": True, "False": False, "0": False}
+_TOLD = {"True": True, "False": False}
 
 
 def planes_of(buffers: Sequence[Buffer]) -> list[Buffer]:

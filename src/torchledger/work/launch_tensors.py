@@ -15,10 +15,15 @@ def tensors_of(launch: Launch) -> tuple[list[Buffer], list[Buffer]]:
     return inputs, outputs
 
 
-def runs_transposed(image: Sequence[int], weight: Sequence[int], result: Sequence[int]) -> bool:
+def runs_transposed(
+    image: Sequence[int], weight: Sequence[int], result: Sequence[int], *, told: bool | None = None
+) -> bool:
     """Whether a convolution of these shapes runs the other way round, from ``result`` to ``image``: its weight is then
     stored by the channels of what it is given. Of any number of dimensions; what has another number than the image is
-    no result."""
+    no result. What its call says (``told``) decides, where that is known: an even filter on a padded image makes a
+    larger one, too."""
+    if told is not None:
+        return told
     if len(result) != len(image):
         return False
     if weight[0] != result[1]:

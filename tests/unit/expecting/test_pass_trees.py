@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from factories import make_h200
+from torchledger.expecting.convolution_times import PASSES, SIZES
 from torchledger.expecting.generations import GENERATIONS
 from torchledger.expecting.machine import LATEST_NETWORKS
-from torchledger.expecting.pass_networks import PASSES, SIZES, Elements, time_passes
+from torchledger.expecting.pass_networks import Elements, time_passes
 from torchledger.expecting.pass_trees import KINDS, beside_networks, from_file, kinds_of, to_file, tree_features
 from torchledger.expecting.trees import MAX_LEAVES, TreeEnsemble
 
@@ -32,7 +33,7 @@ P = {
     "groups": GROUPS,
     "channels_last": RNG.integers(0, 2, COUNT).astype(np.float64),
 }
-OTHER = np.zeros(COUNT, np.bool_)
+OTHER, HALF = np.zeros(COUNT, np.bool_), np.full(COUNT, 2.0)
 
 
 def one_tree(value: float) -> TreeEnsemble:
@@ -69,14 +70,21 @@ def test_trees_are_the_same_again_out_of_their_file() -> None:
 
 
 def test_a_file_has_trees_for_every_pass_size_and_kind_and_for_conv2d() -> None:
-    for one, size in [*((one, size) for one in PASSES for size in SIZES.values()), ("conv2d forward", "half"),
-                      ("conv2d backward", "half")]:  # fmt: skip
-        factors = beside_networks(P, one, size, OTHER, np.full(COUNT, 50.0), FILE)
+    for one, size in [*((one, size) for one in PASSES for size in SIZES), ("conv2d forward", 2.0),
+                      ("conv2d backward", 2.0)]:  # fmt: skip
+        factors = beside_networks(P, one, np.full(COUNT, size), OTHER, np.full(COUNT, 50.0), FILE)
         assert (factors > 0).all() and all((factors[kinds_of(P) == place] != 1).any() for place in range(len(KINDS)))
 
 
+def test_what_trees_say_of_a_pass_does_not_depend_on_what_is_asked_beside_it() -> None:
+    mixed = np.where(np.arange(COUNT) % 2, 4.0, 2.0)
+    together = beside_networks(P, "conv2d forward", mixed, OTHER, np.full(COUNT, 50.0), FILE)
+    alone = beside_networks(P, "conv2d forward", HALF, OTHER, np.full(COUNT, 50.0), FILE)
+    assert together == pytest.approx(np.where(mixed == HALF, alone, 1.0))
+
+
 def test_what_no_tree_knows_stays_as_it_was() -> None:
-    assert (beside_networks(P, "unheard of", "half", OTHER, np.full(COUNT, 50.0), FILE) == 1).all()
+    assert (beside_networks(P, "unheard of", HALF, OTHER, np.full(COUNT, 50.0), FILE) == 1).all()
 
 
 def test_passes_take_what_networks_say_times_what_trees_do_since_the_thirteenth() -> None:
@@ -84,7 +92,7 @@ def test_passes_take_what_networks_say_times_what_trees_do_since_the_thirteenth(
     before = time_passes(P, ("forward",), elements, replace(H200, networks=BEFORE_TREES))
     now = time_passes(P, ("forward",), elements, H200)
     assert before is not None and now is not None
-    assert now == pytest.approx(before * beside_networks(P, "forward", "half", OTHER, before, FILE))
+    assert now == pytest.approx(before * beside_networks(P, "forward", HALF, OTHER, before, FILE))
     assert (now != before).any()
 
 
