@@ -20,6 +20,7 @@ from torchledger.sampling.chains import draw_chain
 from torchledger.sampling.drawing import Draw, Function, TensorSpec
 from torchledger.sampling.networks import NETWORKS
 from torchledger.sampling.rare_blocks import RARE_BLOCKS
+from torchledger.sampling.written_blocks import WRITTEN_BLOCKS
 
 Precision = Literal["bfloat16", "autocast", "float32"]
 LARGEST_NUMEL = 2**27
@@ -91,4 +92,5 @@ _FAMILIES: Mapping[str, tuple[Callable[[Draw], Function], float]] = {
     **BLOCKS,
     **NETWORKS,
     **RARE_BLOCKS,
+    **WRITTEN_BLOCKS,
 }

@@ -13,6 +13,7 @@ from torchledger.sampling.fused import FusedPlan, sample_fused
 from torchledger.sampling.networks import NETWORKS
 from torchledger.sampling.programs import Program, draw_program, make_inputs
 from torchledger.sampling.rare_blocks import RARE_BLOCKS
+from torchledger.sampling.written_blocks import WRITTEN_BLOCKS
 
 _SMALL = 2**12
 
@@ -25,7 +26,7 @@ def test_a_seed_gives_the_same_program() -> None:
 
 def test_the_first_seeds_draw_every_family_and_precision() -> None:
     programs = [draw_program(seed) for seed in range(200)]
-    assert len({program.family for program in programs}) == 11 + len(RARE_BLOCKS)
+    assert len({program.family for program in programs}) == 11 + len(RARE_BLOCKS) + len(WRITTEN_BLOCKS)
     assert {program.precision for program in programs} == {"bfloat16", "autocast", "float32"}
 
 
@@ -49,7 +50,7 @@ def test_programs_run_forward_and_backward(seed: int) -> None:
 
 
 @pytest.mark.parametrize("count", [3, pytest.param(8, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("family", [*NETWORKS, *RARE_BLOCKS])
+@pytest.mark.parametrize("family", [*NETWORKS, *RARE_BLOCKS, *WRITTEN_BLOCKS])
 def test_families_of_many_seeds_run_forward_and_backward(family: str, count: int) -> None:
     drawn = [draw_program(seed, largest_numel=_SMALL, family=family) for seed in range(60)]
     small = [program for program in drawn if _numel(program) < 3e6]
