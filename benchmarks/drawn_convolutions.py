@@ -58,6 +58,9 @@ class ConvolutionCase:
     deep_kernel: int = 1
     deep_stride: int = 1
     deep_padding: int = 0
+    tall: int = 0
+    """How high a filter is that is not as high as it is wide; 0: it is square."""
+    tall_padding: int = 0
 
     @property
     def is_flat(self) -> bool:
@@ -69,7 +72,7 @@ class ConvolutionCase:
         """Of the filter, by dimension."""
         if self.depth:
             return self.deep_kernel, self.kernel, self.kernel
-        return (self.kernel,) if self.is_flat else (self.kernel, self.kernel)
+        return (self.kernel,) if self.is_flat else (self.tall or self.kernel, self.kernel)
 
     @property
     def strides(self) -> tuple[int, ...]:
@@ -83,6 +86,8 @@ class ConvolutionCase:
         """By dimension."""
         if self.depth:
             return self.deep_padding, self.padding, self.padding
+        if self.tall:
+            return self.tall_padding, self.padding
         return (self.padding,) * len(self.taps)
 
     @property

@@ -45,7 +45,7 @@ def draw_layers(
         usual = _OPERATOR_PRECISIONS if kind == "operator" else precisions or PRECISIONS
         precision = pick.choices(tuple(usual), tuple(usual.values()))[0]
         last = pick.random() < (0.67 if kind == "operator" else 0.62)
-        case = ConvolutionCase(kind, precision, width=sizes["height"], channels_last=last, **sizes)
+        case = ConvolutionCase(kind, precision, channels_last=last, **{"width": sizes["height"], **sizes})
         if _is_wanted(case, pick):
             yield case
 
@@ -53,7 +53,7 @@ def draw_layers(
 def _is_wanted(case: ConvolutionCase, pick: random.Random) -> bool:
     """Whether a case can be run, and is short enough or lucky."""
     given, weighted, made = case.shapes
-    if case.height + 2 * case.padding < case.kernel or min(made) < 1:
+    if case.height + 2 * case.paddings[0] < case.taps[0] or min(made) < 1:
         return False
     if max(map(math.prod, (given, weighted, made))) > _MOST_ELEMENTS or case.flops > _MOST_FLOPS:
         return False
@@ -177,6 +177,39 @@ def _smaller(pick: random.Random) -> Sizes:
     }  # fmt: skip
 
 
+def _stripe(pick: random.Random) -> Sizes:
+    """Filters that are not square: one after another across and along, over spectra, words beside letters."""
+    tall, kernel = pick.choice(
+        (*((1, side) for side in (2, 3, 3, 5, 5, 7, 7, 9, 11, 15, 21)), (2, 3), (3, 5), (3, 7), (5, 3), (3, 2), (4, 8))
+    )
+    if pick.random() < 0.5:
+        tall, kernel = kernel, tall
+    same = pick.random() < 0.8
+    c_in = pick.choice((1, 2, 80)) if pick.random() < 0.1 else _width(pick, 16, 768)
+    groups = c_in if pick.random() < 0.2 else 1
+    return {
+        "count": _batch(pick), "c_in": c_in, "groups": groups,
+        "c_out": c_in if groups > 1 else pick.choice((c_in, c_in // 3 or 1, 2 * c_in, _width(pick))),
+        "height": _stage(pick), "width": _stage(pick), "kernel": kernel, "padding": kernel // 2 if same else 0,
+        "tall": tall, "tall_padding": tall // 2 if same else 0, "stride": 2 if pick.random() < 0.1 else 1,
+    }  # fmt: skip
+
+
+def _folded(pick: random.Random) -> Sizes:
+    """Filters of their own for each picture of a batch, which is folded into groups: layers that a style or a task
+    changes, filters that were foretold."""
+    groups = pick.choice((2, 4, 4, 8, 8, 12, 16, 16, 24, 32, 64))
+    each = pick.choice((8, 16, 32, 32, 64, 64, 96, 128, 128, 192, 256, 256, 384, 512, 512))
+    made = pick.choice((each, each, each, each // 2, 2 * each, 3, 1))
+    kernel, stride = pick.choice(((3, 1), (3, 1), (3, 1), (1, 1), (1, 1), (3, 2), (4, 2), (5, 1), (7, 1)))
+    side = pick.choice((4, 8, 16, 32, 64, 128, 256)) if pick.random() < 0.6 else _stage(pick)
+    is_odd = stride == 2 and pick.random() < 0.6
+    return {
+        "count": 1, "c_in": groups * each, "c_out": groups * made, "height": side + is_odd, "kernel": kernel,
+        "stride": stride, "padding": 0 if is_odd else kernel // 2, "groups": groups,
+    }  # fmt: skip
+
+
 _CHANNELS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1024, 1280, 2048)
 _SIDES = (7, 8, 14, 16, 28, 32, 56, 64, 112, 128, 224)
 
@@ -214,5 +247,7 @@ KINDS: Mapping[str, tuple[float, Callable[[random.Random], Sizes]]] = {
     "whole": (9, _whole),
     "smaller": (7, _smaller),
     "operator": (18, _operator),
+    "stripes": (0, _stripe),
+    "folded": (0, _folded),
 }
-"""How often each is drawn, beside what draws its sizes."""
+"""How often each is drawn, where nothing else is said, beside what draws its sizes."""

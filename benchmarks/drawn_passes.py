@@ -35,7 +35,10 @@ RUNS: tuple[tuple[str, ...], ...] = (
 QUICK: tuple[tuple[str, ...], ...] = (("-o", "{out}/passes.npz", "--limit", "20", "--workers", "2"),)
 
 PASSES = ("forward", "image", "weight")
-COLUMNS = ("count", "c_in", "c_out", "height", "width", "kernel", "stride", "padding", "groups")
+COLUMNS = (
+    *("count", "c_in", "c_out", "height", "width", "kernel", "stride", "padding", "groups"),
+    *("tall", "tall_padding"),
+)
 WIDTHS = (64, 80, 96, 128, 160, 192, 240, 256, 320, 384, 480, 512, 640, 768, 1024, 1280, 1536, 2048)
 _BLOCK_BYTES = 3 << 28
 _MOST_ELEMENTS = 6e7
@@ -194,7 +197,7 @@ def pass_calls(
         _tensor(dtype, place, shape, case.channels_last) for place, shape in enumerate((given, weighted, made))
     )
     dims = len(given) - 2
-    sizes = ([case.stride] * dims, [case.padding] * dims, [1] * dims, False, [0] * dims, case.groups)
+    sizes = (list(case.strides), list(case.paddings), [1] * dims, False, [0] * dims, case.groups)
 
     def backward(mask: list[bool]) -> Callable[[], Any]:
         def call() -> Any:

@@ -9,8 +9,9 @@ that a device refuses are left out and named. ``--along`` draws calls that work 
 (``eager_calls_along.py``) in their stead, and leaves out those over 5 ms, ``--further`` those of
 ``eager_calls_further.py``, ``--rare`` those of ``eager_calls_rare.py``, as bounded, ``--common`` those of
 ``eager_calls_common.py``, ``--recurrent`` those of ``eager_calls_recurrent.py``, ``--libraries`` those of
-``eager_calls_libraries.py`` and ``--sharded`` those of ``eager_calls_sharded.py``; ``--seconds`` bounds the script's
-own time, after which a recorder still ends its ledger.
+``eager_calls_libraries.py``, ``--sharded`` those of ``eager_calls_sharded.py``, ``--seldom`` those of
+``eager_calls_seldom.py`` and ``--various`` those of ``eager_calls_various.py``; ``--seconds`` bounds the script's own
+time, after which a recorder still ends its ledger.
 ``--judge`` says for each operator what was measured and what its price is, and how many intervals hold; ``--data`` adds
 the calls with their times for a fit to learn from.
 """
@@ -43,6 +44,8 @@ RUNS: tuple[tuple[str, ...], ...] = (
     ("--tiny", "--device", "cpu", "--count", "6", "--steps", "2", "--recurrent", "--seconds", "60"),
     ("--tiny", "--device", "cpu", "--count", "30", "--steps", "2", "--libraries", "--seconds", "60"),
     ("--tiny", "--device", "cpu", "--count", "6", "--steps", "2", "--sharded", "--seconds", "60"),
+    ("--tiny", "--device", "cpu", "--count", "27", "--steps", "2", "--seldom", "--seconds", "60"),
+    ("--tiny", "--device", "cpu", "--count", "52", "--steps", "2", "--various", "--seconds", "60"),
 )
 
 Row = tuple[float, float, bool]
@@ -64,7 +67,9 @@ def run(options: argparse.Namespace) -> None:
     from eager_calls_libraries import DrawnOfLibraries
     from eager_calls_rare import DrawnRare
     from eager_calls_recurrent import DrawnRecurrent
+    from eager_calls_seldom import DrawnSeldom
     from eager_calls_sharded import DrawnSharded
+    from eager_calls_various import DrawnVarious
 
     began = time.perf_counter()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(f"ended by a signal after {_since(began)}"))
@@ -84,6 +89,8 @@ def run(options: argparse.Namespace) -> None:
         (options.recurrent, DrawnRecurrent),
         (options.libraries, DrawnOfLibraries),
         (options.sharded, DrawnSharded),
+        (options.seldom, DrawnSeldom),
+        (options.various, DrawnVarious),
     )
     drawing = next((each for wanted, each in of_kinds if wanted), Drawn)
     most = 2**12 if options.tiny else 2**27
@@ -254,6 +261,8 @@ def main() -> None:
     parser.add_argument("--recurrent", action="store_true", help="calls of eager_calls_recurrent.py alone")
     parser.add_argument("--libraries", action="store_true", help="calls of eager_calls_libraries.py alone")
     parser.add_argument("--sharded", action="store_true", help="calls of eager_calls_sharded.py alone")
+    parser.add_argument("--seldom", action="store_true", help="calls of eager_calls_seldom.py alone")
+    parser.add_argument("--various", action="store_true", help="calls of eager_calls_various.py alone")
     parser.add_argument("--along", action="store_true", help="calls that work along dimensions alone")
     parser.add_argument("--judge", type=Path, metavar="LEDGER", help="a ledger of this script")
     parser.add_argument("--each", action="store_true", help="with --judge: every call, the worst first")

@@ -3,7 +3,9 @@
 From ``data/h200``: calls in steps of programs and batteries (``calls_torch2.11.json.gz``), and drawn ones in every
 layout (``eager_torch2.11.json.gz``, of ``eager_strangers_cuda.py``); from ``data/h100`` calls that models have in one
 place and not in many. All else stays as it is in MODEL. ``--held-out`` writes nothing: it learns three quarters of the
-drawn calls at a time and prints how far the fourth is off, ``--held-out-rare`` two of three seeds of the rare ones.
+drawn calls at a time and prints how far the fourth is off, ``--held-out-rare`` two of three seeds of the rare ones,
+``--held-out-seldom`` all but one of those of ``eager_calls_seldom.py``, and ``--held-out-scripts`` three quarters of
+the scripts of ``stranger_scripts``, whose sums it prints too.
 ``--held-out-lists`` does so with calls over lists of tensors (optimizers), a quarter of the programs at a time, and
 ``--without sealed-9`` learns nothing of programs whose names begin so.
 """
@@ -14,7 +16,7 @@ import argparse
 import random
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -65,7 +67,7 @@ def measured(name: str) -> list[dict[str, Any]]:
     return rows
 
 
-_MEASURED = ("calls", "eager", "common", "libraries", "recurrent", "sharded")
+_MEASURED = ("calls", "eager", "common", "libraries", "recurrent", "sharded", "seldom")
 
 
 def all_measured() -> list[dict[str, Any]]:
@@ -184,23 +186,49 @@ _NEAR = 0.1
 
 
 def held_out_rare(model: TimeModel) -> None:
-    """How far rare calls are off, a seed of them held out at a time; for each operator, the most time first."""
-    rows = rare_calls()
+    """How far rare calls are off, a seed of them held out at a time."""
+    _held_out_programs(model, rare_calls(), lambda others: with_eager_costs(model, rare=others))
+
+
+def held_out_seldom(model: TimeModel) -> None:
+    """How far calls of kinds that no programs drawn before had are off, a seed of them held out at a time."""
+    known = [row for name in _MEASURED if name != "seldom" for row in measured(name)]
+    _held_out_programs(model, measured("seldom"), lambda others: with_eager_costs(model, [*known, *others]))
+
+
+def held_out_scripts(model: TimeModel) -> None:
+    """How far calls of people's scripts are off, a quarter of the scripts held out at a time."""
+    rows = [row for row in measured("calls") if row["program"].startswith(_SCRIPTS)]
+    known = [row for row in all_measured() if not row["program"].startswith(_SCRIPTS)]
+    _held_out_programs(model, rows, lambda others: with_eager_costs(model, [*known, *others]), folds=_FOLDS)
+
+
+_SCRIPTS = "scripts-"
+
+
+def _held_out_programs(
+    model: TimeModel, rows: Sequence[Row], taught_by: Callable[[list[Row]], TimeModel], *, folds: int | None = None
+) -> None:
+    """Errors over rows, each program's by a model that others taught, those of the same of ``folds`` not (none: but
+    itself); for each operator, and for each program's sum, the most time first."""
     before = judge(model, rows)
     now: list[tuple[float, float, bool]] = []
     order: list[Row] = []
-    for program in sorted({row["program"] for row in rows}):
-        held = [row for row in rows if row["program"] == program]
-        taught = with_eager_costs(model, rare=[row for row in rows if row["program"] != program])
-        now += judge(taught, held)
+    names = sorted({row["program"] for row in rows})
+    for fold in range(folds or len(names)):
+        mine = set(names[fold :: folds or len(names)])
+        held = [row for row in rows if row["program"] in mine]
+        now += judge(taught_by([row for row in rows if row["program"] not in mine]), held)
         order += held
-    print_errors("rare calls by the model as it is", before)
+    print_errors("by the model as it is", before)
     print_errors("held out", now)
-    of_operator: dict[str, list[tuple[float, float, bool]]] = {}
-    for row, each in zip(order, now, strict=True):
-        of_operator.setdefault(row["name"], []).append(each)
-    for name, found in sorted(of_operator.items(), key=lambda pair: -sum(us for us, _, _ in pair[1])):
-        print_errors(name, found)
+    for field in ("program", "name"):
+        grouped: dict[str, list[tuple[float, float, bool]]] = {}
+        for row, each in zip(order, now, strict=True):
+            grouped.setdefault(row[field], []).append(each)
+        for name, found in sorted(grouped.items(), key=lambda pair: -sum(us for us, _, _ in pair[1])):
+            of_sum = sum(said for _, said, _ in found) / sum(us for us, _, _ in found) - 1
+            print_errors(f"{name}, sum {of_sum:+.1%}", found)
 
 
 def main() -> None:
@@ -211,6 +239,8 @@ def main() -> None:
     parser.add_argument("--held-out", action="store_true")
     parser.add_argument("--held-out-lists", action="store_true")
     parser.add_argument("--held-out-rare", action="store_true")
+    parser.add_argument("--held-out-seldom", action="store_true")
+    parser.add_argument("--held-out-scripts", action="store_true")
     parser.add_argument("--without", metavar="PREFIX", help="programs to learn nothing of")
     arguments = parser.parse_args()
     model = find_model(arguments.model)
@@ -220,6 +250,13 @@ def main() -> None:
     if arguments.held_out_rare:
         held_out_rare(model)
         return
+    for is_asked, held_out in (
+        (arguments.held_out_seldom, held_out_seldom),
+        (arguments.held_out_scripts, held_out_scripts),
+    ):
+        if is_asked:
+            held_out(model)
+            return
     if not arguments.held_out:
         if arguments.output is None:
             parser.error("say -o NEW, or --held-out")

@@ -100,15 +100,23 @@ def read_rows(path: Any) -> Rows:
     p = {name: found["count" if name == "n" and not is_before else name].astype(np.float64) for name in PARAMETERS
          if name not in ("kernel_height", "padding_height")}  # fmt: skip
     kind = np.full(len(found["time_us"]), "before", "U10") if is_before else found["kind"].astype("U10")
-    is_flat = kind == "signal"
-    p["kernel_height"] = np.where(is_flat, 1.0, p["kernel"])
-    p["padding_height"] = np.where(is_flat, 0.0, p["padding"])
+    tall, above = (found.get(name, np.zeros(len(kind), np.int32)) for name in ("tall", "tall_padding"))
+    p |= _heights(p, kind, tall, above)
     precision = found["dtype" if is_before else "precision"].astype("U8")
     rows = Rows(
         p, found["direction"], precision, kind, found["time_us"].astype(np.float64),
         found["kernel_names"].astype(str)[found["kernels"]].astype(object),
     )  # fmt: skip
     return rows.some(np.flatnonzero((found["spread"] < MOST_SPREAD) & (rows.time_us > 0)))
+
+
+def _heights(p: Mapping[str, Any], kind: Any, tall: Any, tall_padding: Any) -> dict[str, Any]:
+    """How high filters are, and how much is padded above: as wide, unless ``tall`` says else; 1 along one dimension."""
+    is_flat = kind == "signal"
+    return {
+        "kernel_height": np.where(is_flat, 1.0, np.where(tall > 0, tall, p["kernel"])),
+        "padding_height": np.where(is_flat, 0.0, np.where(tall > 0, tall_padding, p["padding"])),
+    }
 
 
 def elements_of(rows: Rows) -> Elements:
@@ -157,8 +165,7 @@ def rows_of_cases(drawn_cases: Iterator[ConvolutionCase]) -> Rows:
     names = {"n": "count"}
     p = {name: np.array([getattr(case, names.get(name, name), 0) for case in cases], np.float64) for name in PARAMETERS}
     kind = np.array([case.kind for case in cases])
-    p["kernel_height"] = np.where(kind == "signal", 1.0, p["kernel"])
-    p["padding_height"] = np.where(kind == "signal", 0.0, p["padding"])
+    p |= _heights(p, kind, np.array([case.tall for case in cases]), np.array([case.tall_padding for case in cases]))
     nothing = np.zeros(len(cases))
     return Rows(p, nothing, np.array([case.precision for case in cases]), kind, nothing, nothing)
 

@@ -126,6 +126,11 @@ def unpack(tar_path: Path, folder: Path) -> Iterator[Path]:
             yield path
 
 
+def _names_places(name: str) -> bool:
+    """Whether a call's list is of few tensors that say where or are joined, and not of one kind as optimizers'."""
+    return is_joining(name) or name.removeprefix("aten::").startswith(("index", "_index", "_unsafe_index"))
+
+
 def calls_of(path: Path) -> Iterator[dict[str, Any]]:
     """The priced eager calls of a ledger, alike ones once with their median time."""
     with open_ledger(path) as reader:
@@ -139,7 +144,7 @@ def calls_of(path: Path) -> Iterator[dict[str, Any]]:
         item["name"] = known_name(call.name, beside_scaler=beside_scaler)
         item["arguments"] = [
             (each.shape, each.dtype, each.stride)
-            for each in (call.arguments if call.tensors is None or is_joining(call.name) else call.arguments[:1])
+            for each in (call.arguments if call.tensors is None or _names_places(call.name) else call.arguments[:1])
         ]
         if call.settings is not None:
             item["settings"] = dict(call.settings)

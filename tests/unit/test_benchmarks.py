@@ -47,6 +47,8 @@ NO_BENCHMARKS = {
     "eager_calls_sharded": "is imported by others",
     "eager_calls_further": "is imported by others",
     "eager_calls_rare": "is imported by others",
+    "eager_calls_seldom": "is imported by others",
+    "eager_calls_various": "is imported by others",
     "power_steps": "turns measurements into data",
     "public_records": "plans scripts of a copy of a repository that is given to it",
     "public_rows": "is imported by others",
@@ -142,10 +144,13 @@ def test_a_quick_run_takes_the_smallest_case_writes_nowhere_else_and_ends_in_tim
 def test_drawn_layers_can_all_be_run_and_are_the_same_for_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     layers = importlib.import_module("drawn_layers")
-    drawn = list(itertools.islice(layers.draw_layers(3), 600))
-    assert drawn == list(itertools.islice(layers.draw_layers(3), 600))
-    assert {case.kind for case in drawn} == set(layers.KINDS)
-    for case in drawn:
+    usual = list(itertools.islice(layers.draw_layers(3), 600))
+    assert usual == list(itertools.islice(layers.draw_layers(3), 600))
+    assert {case.kind for case in usual} == {kind for kind, (weight, _) in layers.KINDS.items() if weight}
+    every = list(itertools.islice(layers.draw_layers(3, dict.fromkeys(layers.KINDS, 1)), 200))
+    assert {case.kind for case in every} == set(layers.KINDS)
+    assert any(case.taps[0] != case.taps[1] for case in every)
+    for case in (*usual, *every):
         assert min(case.shapes[2]) > 0
         assert case.c_in % case.groups == case.c_out % case.groups == 0
     only = itertools.islice(layers.draw_layers(3, dict.fromkeys(layers.KINDS, 0) | {"stem": 1}), 20)
