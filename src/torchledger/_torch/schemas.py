@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,11 @@ Parameters = tuple[Parameter | None, ...]
 
 _NUMBERS = re.compile(r"(Optional\[)?(List\[)?(int|bool)\]*")
 _OF_ALLOCATION = frozenset(("pin_memory", "non_blocking"))
+_OF_COPIES: Mapping[str, frozenset[str]] = {
+    "aten::_to_copy": frozenset(("dtype", "memory_format")),
+    "aten::clone": frozenset(("memory_format",)),
+}
+"""Arguments that are numbered kinds and decide what a copy makes."""
 _WITHOUT_EFFECT = frozenset(("keepdim", "keep_dim"))
 """What changes the shape of a result and nothing of the work."""
 
@@ -71,7 +76,13 @@ def _fits(argument: Any, kind: str) -> bool:
 def _parameters(schema: Any) -> Parameters:
     if any(each.alias_info is not None and not each.alias_info.is_write for each in schema.arguments):
         return (None,) * len(schema.arguments)
-    return tuple(_parameter(each, inserts=schema.name in _INSERTING) for each in schema.arguments)
+    kinds = _OF_COPIES.get(schema.name, frozenset())
+    return tuple(
+        Parameter(each.name, None, is_optional=True)
+        if each.name in kinds
+        else _parameter(each, inserts=schema.name in _INSERTING)
+        for each in schema.arguments
+    )
 
 
 def _parameter(argument: Any, *, inserts: bool) -> Parameter | None:

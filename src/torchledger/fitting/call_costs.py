@@ -10,7 +10,7 @@ import json
 import math
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from torchledger.errors import FitError
 from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.list_calls import ListCost, fit_list_calls, list_us
 from torchledger.nouns import TensorArgument
+from torchledger.work.casts import cast_bytes, cast_target, copy_of
 from torchledger.work.categories import category_of_operator, operator_name
 from torchledger.work.element_sizes import element_size
 from torchledger.work.list_costs import CHUNK_ELEMENTS, ListLaunches, launches_of_list, works_on_lists
@@ -87,19 +88,17 @@ class CallCost:
         chunk: float = 0.0,
         elements: int = 0,
         steps: int = 0,
-        moves_all: bool = True,
         launches: ListLaunches | None = None,
     ) -> float:
         """Time of a call in microseconds; ``chunk`` is of ``share_of_chunk``, ``elements`` of ``elements_of``,
-        ``steps`` of ``steps_along``, ``launches`` of ``launches_of_call``. ``moves_all`` says that it moves as many
-        bytes as are counted, and not fewer.
+        ``steps`` of ``steps_along``, ``launches`` of ``launches_of_call``.
         """
         memory_us = bytes_moved / bytes_per_us
         if self.norm and launches is not None:
             return list_us(ListCost(self.kernel_us, self.chunk_us, self.slowness, self.norm), launches, memory_us)
         work_us = max(self.slowness * memory_us, self.element_us * elements / 1e6, self.step_us * steps)
         time_us = (self.kernel_us + self.chunk_us * chunk) * max(1, kernels) + work_us
-        is_beyond = moves_all and bytes_moved > _BEYOND_CACHES
+        is_beyond = bytes_moved > _BEYOND_CACHES
         return max(time_us, _QUICKEST * memory_us) if is_beyond else time_us
 
 
@@ -168,7 +167,7 @@ def cost_keys(name: str, arguments: Sequence[TensorArgument] = (), settings: Set
         dtype = arguments[0].dtype
         return (f"{name} {dtype}", name) if dtype else (name,)
     if is_elementwise(name):
-        return _elementwise_keys(name, arguments)
+        return _elementwise_keys(name, arguments, settings)
     along, alike = _keys_along(name, arguments, settings)
     keys = (*along, *alike, *_keys_by_rows(name, arguments, way=bool(along)))
     return (_TAKES_ROWS, *keys) if _is_given_places(name, arguments) else keys
@@ -211,7 +210,8 @@ def _keys_along(
     dtype = arguments[0].dtype
     # Truth values and integers are made wider first.
     of = "" if dtype is None or "float" in dtype else " of integers"
-    known, alike = f"{name} {walk.way}{of}", f"{LIKE_OTHERS_ALONG} {family_of_walk(name)} {walk.way}{of}"
+    plain, plain_alike = f"{name} {walk.way}", f"{LIKE_OTHERS_ALONG} {family_of_walk(name)} {walk.way}"
+    known, alike = plain + of, plain_alike + of
     rows: tuple[str, ...] = ()
     if "softmax" in name and walk.way == "inner":
         of_rows = _rows_of(walk.size, dtype)
@@ -222,7 +222,8 @@ def _keys_along(
         known += "" if _is_counted_by_digits(arguments[0]) else ", rows in one block"
     elif family_of_walk(name) == "sort":
         known += ", rows in one block" if walk.size <= _SORTED_BY_A_BLOCK else ""
-    return (*rows, *((f"{known} {dtype}",) if dtype else ()), known), (alike,)
+    # The way decides more than the type: integers that were not learned so are as other numbers that go it.
+    return (*rows, *((f"{known} {dtype}",) if dtype else ()), known), (alike, *((plain, plain_alike) if of else ()))
 
 
 def _rows_of(size: int, dtype: str | None) -> str:
@@ -265,6 +266,15 @@ def is_elementwise(name: str) -> bool:
     return bare in _COPIES or category_of_operator(name) == "pointwise"
 
 
+def bytes_of_call(
+    name: str, arguments: Sequence[TensorArgument], settings: Settings | None, recorded: int | None
+) -> int | None:
+    """What a call moves: of a cast to a dtype that was not written down, recordings had the result in its own."""
+    if recorded is None or not arguments or operator_name(name)[1] != "_to_copy":
+        return recorded
+    return cast_bytes(arguments[0], settings) or recorded
+
+
 def _is_cast(name: str) -> bool:
     return operator_name(name)[1] in _COPIES
 
@@ -275,16 +285,21 @@ _COMPACT = frozenset({"clone"})
 """Operators whose result is dense as a rule, in the order of the dimensions, whatever they are given."""
 
 
-def _elementwise_keys(name: str, arguments: Sequence[TensorArgument]) -> tuple[str, ...]:
-    tensors = list(arguments)
-    if operator_name(name)[1] in _COMPACT:
-        tensors.append(TensorArgument(tensors[0].shape, tensors[0].dtype, row_major(tensors[0].shape)))
+def _elementwise_keys(name: str, arguments: Sequence[TensorArgument], settings: Settings | None) -> tuple[str, ...]:
+    tensors, into = list(arguments), None
+    if _is_cast(name):
+        made = copy_of(tensors[0], settings)
+        compact = row_major(made.shape) if operator_name(name)[1] in _COMPACT else tensors[0].stride
+        tensors.append(replace(made, dtype=tensors[0].dtype, stride=made.stride or compact))
+        into = cast_target(tensors[0], settings)
     layout = layout_of(tensors) or "dense"
     named = "" if layout == "dense" else f" {layout}"
     width = max((element_size(each.dtype) or 0 for each in tensors), default=0)
     dtype = tensors[0].dtype
     # Values of several dtypes are cast one by one as they are read.
     named += " mixed" if len({each.dtype for each in tensors if each.shape}) > 1 and not _is_cast(name) else ""
+    if into is not None:  # between other dtypes than training's it is as much as any element-wise work of the wider one
+        name, width = f"{name} to {into}", max(width, element_size(into) or 0)
     own = (f"{name}{named} {dtype}", f"{name}{named}") if dtype else (f"{name}{named}",)
     return (*own, f"{LIKE_OTHERS}{named}, {width} bytes", f"{LIKE_OTHERS}{named}") if width else own
 
@@ -385,6 +400,8 @@ def fit_call_costs(rows: Sequence[Mapping[str, Any]], bytes_per_us: float) -> di
     A row has ``name``, ``kernels``, ``bytes_moved``, ``us``, and ``arguments`` (shape, dtype, stride), and ``settings``
     where they were recorded; ``program`` says by its name whether it is of a battery.
     """
+    rows = [{**row, "bytes_moved": bytes_of_call(row["name"], tensors_of(row), settings_from(row.get("settings")),
+             row["bytes_moved"])} for row in rows]  # fmt: skip
     by_name: dict[str, list[Mapping[str, Any]]] = {}
     elements: dict[int, int] = {}
     steps: dict[int, int] = {}

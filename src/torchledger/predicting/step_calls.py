@@ -15,6 +15,7 @@ from torchledger.fitting.call_costs import (
     LIKE_OTHERS,
     LIKE_OTHERS_ALONG,
     CallCost,
+    bytes_of_call,
     cost_keys,
     cost_of,
     elements_of,
@@ -197,13 +198,18 @@ def _one_of_list(call: StepCall) -> StepCall | None:
     shapes = {each.shape for each in call.arguments}
     count = call.tensors or 0
     is_by_numbers = () in shapes and len(shapes) > 1
-    if not is_over_lists(call) or not (is_by_numbers and 1 < count == call.kernels and call.elements):
+    is_one_by_one = count == call.kernels > (1 if is_by_numbers else _FEW_LARGE)
+    if not is_over_lists(call) or not (is_one_by_one and call.elements):
         return None
     first = TensorArgument((call.elements // count,), call.arguments[0].dtype, (1,))
     nbytes = None if call.bytes_moved is None else call.bytes_moved // count
     return replace(
         call, name="aten::mul_", arguments=(first,), kernels=1, bytes_moved=nbytes, tensors=None, elements=None
     )
+
+
+_FEW_LARGE = 8
+"""Tensors of a list up to which as many kernels may be of lists: those that fill one each."""
 
 
 def _times(said: Prediction, call: StepCall) -> Prediction:
@@ -389,6 +395,7 @@ def _is_product(call: StepCall) -> bool:
 
 def _bytes_of(call: StepCall, recorded: int) -> int:
     """What a call moves: of places that are written where indices say, recordings of before had all of the target."""
+    recorded = bytes_of_call(call.name, call.arguments, call.settings, recorded) or 0
     if operator_name(call.name)[1] != "scatter" or not call.name.endswith("_") or len(call.arguments) < _OF_SCATTER:
         return recorded
     target, *others = call.arguments
@@ -408,8 +415,6 @@ def _by_cost(model: TimeModel, call: StepCall, cost: CallCost, taught: str) -> P
     is_counted = call.samples_us or (call.kernels and works_on_lists(call.name))
     kernels = call.kernels if is_counted else max(call.kernels, cost.kernels)
     chunk = share_of_chunk(call.tensors, call.elements)
-    # Its result is counted in the dtype of what it is given.
-    moves_all = operator_name(call.name)[1] != "_to_copy"
     slower = _slower_lanes(model.machine)
     time_us = cost.duration_us(
         kernels,
@@ -418,7 +423,6 @@ def _by_cost(model: TimeModel, call: StepCall, cost: CallCost, taught: str) -> P
         chunk=chunk,
         elements=round(elements_of(call.name, call.arguments, call.elements) * slower),
         steps=round(steps_along(call.name, call.arguments, call.settings) * slower),
-        moves_all=moves_all,
         launches=launches_of_call(call.name, call.arguments, call.tensors, call.elements, kernels),
     )
     roofline_us = moved / model.machine.bytes_per_us

@@ -69,13 +69,13 @@ def parts_of(
     """
     bare = operator_name(name)[1]
     found = _FAMILIES.get(bare) or _FAMILIES.get(bare.removesuffix("_backward"))
-    if found is None or settings is None or not arguments:
+    if found is None or not arguments or (settings is None and found is not _aligned):
         return None
     call = _Call(
         bare,
         tuple(each.shape for each in arguments),
         arguments,
-        dict(settings),
+        dict(settings or ()),
         flops or 0.0,
         (bytes_moved or 0) / 1e6,
         bare.endswith("_backward") or "_backward_" in bare,
@@ -106,8 +106,10 @@ def _recurrent(call: _Call) -> Parts:
     is_small = hidden <= (plain if gates == 1 else gated) and call.tensors[0].dtype != "bfloat16"
     if is_small and not is_packed and not call.number("proj_size", 0):
         kind = f", {gates} gates" if call.precision == "float32" else ""
-        amounts = (layers * weights / 1e4, layers * width / 1e3, turns * weights / 1e6, turns * math.ceil(batch / 64))
-        way = f"persistent, {call.precision}{kind}"
+        rows = turns * math.ceil(batch / 64) * (1.0 if call.is_backward else hidden / 1e2)
+        amounts = (layers * weights / 1e4, layers * width / 1e3, turns * weights / 1e6, rows)
+        is_wide = hidden > _NARROW and not call.is_backward
+        way = f"persistent, {call.precision}{kind}{', wide' if is_wide else ''}"
     else:
         tiles = math.ceil(batch / 64) * math.ceil(gates * hidden / 128) / _TILES_AT_ONCE
         amounts = (turns * weights / 1e6, turns * tiles, turns * max(0.0, tiles - 1), turns * hidden / 1e3)
@@ -115,6 +117,9 @@ def _recurrent(call: _Call) -> Parts:
     always = (1, layers, turns, turns * cells / 1e6, 2 * inputs / 1e9, call.megabytes)
     return Parts(way, (*always, *amounts))
 
+
+_NARROW = 96
+"""Hidden sizes up to which a persistent kernel holds all weights in registers."""
 
 _GATES = {2: 4, 3: 3}
 """By cuDNN's number of a mode: LSTM and GRU; plain recurrent networks have one."""
@@ -176,12 +181,20 @@ def _folded(call: _Call) -> Parts:
 def _aligned(call: _Call) -> Parts:
     (length, batch, classes), targets = call.shapes[1:3] if call.is_backward else call.shapes[:2]
     longest = targets[-1] if len(targets) > 1 else targets[0] // batch
-    states = 2 * longest + 1
-    blocks = -(-states // _MOST_THREADS)
-    return Parts("frames", (1, length, length * blocks, length * batch * states / 1e6, length * batch * classes / 1e6))
+    states, scores = 2 * longest + 1, length * batch * classes / 1e6
+    amounts = (1, length, length * -(-states // _MOST_THREADS), length * batch * states / 1e6, scores)
+    if not call.is_backward:
+        return Parts("frames", amounts)
+    if 2 * length + 2.4 * batch + 0.2 * classes > _MOST_SMALL:
+        return Parts("large", (*amounts, 0.0, 0.0, 0.0, 0.0))
+    # A thread for each frame of each sequence goes through all states, and then through all classes.
+    busy = min(batch, max(1, _MOST_THREADS // 2 ** math.ceil(math.log2(length))))
+    return Parts("small", (*amounts, states / 1e1, states * busy / 1e2, classes / 1e2, classes * busy / 1e3))
 
 
-_MOST_THREADS = 1024
+_MOST_THREADS, _MOST_SMALL = 1024, 450
+"""Of a block; and the size, counted as torch does, up to which one kernel makes the gradients of all classes
+(``LossCTC.cu``)."""
 
 
 def _pictures_loss(call: _Call) -> Parts:
@@ -201,6 +214,37 @@ def _enlarged(call: _Call) -> Parts:
     return Parts(way, (1, rows, rows * pixels / 1e6, rows * math.prod(small[2:]) / 1e6, pixels / 1e6))
 
 
+def _smoothed(call: _Call) -> Parts:
+    """Pictures at another size without aliases: a thread goes through all places that one pixel is a mean of, which
+    are as many more as the picture is made smaller; gradients are added to these by atomics, which meet the more the
+    picture is enlarged."""
+    made, given = call.settings["output_size"], call.settings.get("input_size", call.shapes[0])
+    reach = _CUBIC_REACH if "cubic" in call.name else 1
+    taps = 1.0
+    for size, before in zip(made, given[2:], strict=True):
+        taps *= min(2 * reach * max(1.0, before / size) + 1, before)
+    pixels = math.prod(made)
+    all_taps, larger = math.prod(given[:2]) * pixels * taps / 1e9, max(1.0, pixels / math.prod(given[2:]))
+    way = call.precision if call.is_backward else "any"
+    return Parts(way, (1, all_taps, taps / 1e3, all_taps * larger if call.is_backward else 0.0, call.megabytes))
+
+
+_CUBIC_REACH = 2
+"""Pixels to each side that a cubic mean is made of, where a linear one takes one."""
+
+
+def _cubic_gradient(call: _Call) -> Parts:
+    """A thread for each pixel of the larger picture goes through all planes of all pictures, and adds to sixteen places
+    by atomics: in half precision these try again until nobody was in between."""
+    made, given = math.prod(call.settings["output_size"]), call.settings["input_size"]
+    turns = math.prod(given[:2]) * math.ceil(made / _THREADS)
+    larger = max(1.0, made / math.prod(given[2:]))
+    first = call.tensors[0]
+    is_last = given[1] > 1 and (first.stride or (0, 0))[1] == 1
+    way = f"channels {'last' if is_last else 'first'}, {call.precision}"
+    return Parts(way, (1, turns / 1e3, turns * larger / 1e3, turns * made * larger / 1e9, call.megabytes))
+
+
 def _enlarged_picture(call: _Call) -> Parts:
     """Kernels give a thread to a pixel, of the smaller or larger picture, and have it go through all channels, all
     pictures, or both; gradients of what is interpolated are added up by atomics, which wait for one another the longer
@@ -212,9 +256,10 @@ def _enlarged_picture(call: _Call) -> Parts:
     way = call.precision
     amounts: tuple[float, ...] = (made, made * wider, made * wider**2)
     if channels > 1 and (first.stride or (0, 0))[1] == 1:
-        way = f"channels last, {way}"
-        amounts = (made, made * max(1.0, min(times, _MOST_TIMES)) if call.is_backward else 0.0, 0.0)
-    elif "nearest" in call.name:
+        # In places of their own: what pixels of other layouts take says nothing of these.
+        more = made * max(1.0, min(times, _MOST_TIMES)) if call.is_backward else 0.0
+        return Parts(f"channels last, {way}", (1, call.megabytes, 0.0, 0.0, 0.0, made, more))
+    if "nearest" in call.name:
         turns = batch * times if call.is_backward else batch
         threads = channels * low * narrow if call.is_backward else channels * height * width
         amounts = (turns / 1e3, turns * math.ceil(threads / _THREADS) / 1e3, 0.0)
@@ -222,9 +267,7 @@ def _enlarged_picture(call: _Call) -> Parts:
         amounts = (planes / 1e3, planes * math.ceil(height * width / (_THREADS // 2)) / 1e3, 0.0)
     elif "linear" in call.name:
         way = f"{way}, {'much' if wider > _MUCH else 'little'} wider"
-    is_by_plane = call.is_backward and "cubic" in call.name
-    further = (planes / 1e3, planes * times / 1e3) if is_by_plane else ()
-    return Parts(way, (1, call.megabytes, *amounts, *further))
+    return Parts(way, (1, call.megabytes, *amounts, 0.0, 0.0))
 
 
 _THREADS = 132 * 2048
@@ -252,12 +295,41 @@ _WITH_PLACES, _MOST_SHARED = 3, 1e4
 
 
 def _rows_put(call: _Call) -> Parts | None:
-    """Places are sorted first where what falls on one of them is added up."""
-    if not call.number("accumulate", 0) or not call.shapes[-1]:
+    """Places are sorted first where what falls on one of them is added up: a warp then goes through all that fell on
+    its own, as many values of each at once as it has threads."""
+    if not call.number("accumulate", 0) or len(call.shapes) < _WITH_VALUES or not call.shapes[-1]:
         return None
-    places, (rows, *others) = call.shapes[0][0], call.shapes[-1]
-    moved = rows * math.prod(others)
-    return Parts("added up", (1, call.megabytes, rows / 1e3, moved / 1e6, rows / max(places, 1)))
+    rows, *others = call.shapes[-1]
+    width = math.prod(others)
+    shared = rows * width / max(math.prod(call.shapes[0]), 1)
+    way = "sorted at once" if rows <= _MOST_AT_ONCE else "sorted"
+    in_turn = shared * math.ceil(width / _WARP)
+    return Parts(way, (1, call.megabytes, rows / 1e3, rows * width / 1e6, in_turn))
+
+
+_WITH_VALUES, _MOST_AT_ONCE, _WARP = 2, 2048, 32
+"""Tensors of such a call, rows that one block sorts, and threads of a warp."""
+
+
+def _indexed(call: _Call) -> Parts | None:
+    """Rows or values at places that tensors name, each its own dimension; masks, which are counted first, are others.
+
+    Where a table does not fit into the cache, each row is loaded from memory in sectors of 32 bytes.
+    """
+    table, *places = call.shapes
+    if not places or any(each.dtype in ("bool", "uint8") for each in call.tensors[1:]):
+        return None
+    count, width = math.prod(max(places, key=math.prod)), math.prod(table[len(places) :])
+    size = element_size(call.tensors[0].dtype) or 4
+    named = count * sum(element_size(each.dtype) or 8 for each in call.tensors[1:]) / 1e6
+    is_far = math.prod(table) * size > _CACHED
+    far = count * max(_SECTOR, width * size) / 1e6 if is_far else 0.0
+    way = "by row" if len(places) == 1 and width * size % _LOADED_AT_ONCE == 0 else "by value"
+    return Parts(way, (1, named, count * width / 1e6, count * width * size / 1e6, far))
+
+
+_CACHED, _SECTOR = 4e7, 32
+"""Bytes of a table that an H100's or H200's cache holds, and of memory that are loaded at least."""
 
 
 def _rows_taken(call: _Call) -> Parts | None:
@@ -269,7 +341,8 @@ def _rows_taken(call: _Call) -> Parts | None:
     width = math.prod(others)
     size = element_size(call.tensors[0].dtype) or 4
     way = "by value" if width * size % _LOADED_AT_ONCE else "by row"
-    return Parts(f"{way}, {call.precision}", (1, rows / 1e3, rows * width / 1e6, rows * width * size / 1e6))
+    each = 0.0 if way == "by value" else rows / 1e3
+    return Parts(f"{way}, {call.precision}", (1, each, rows * width / 1e6, rows * width * size / 1e6))
 
 
 def _encoder(call: _Call) -> Parts:
@@ -330,6 +403,20 @@ def _picture_norm(call: _Call) -> Parts | None:
     is_uneven = channels * (element_size(call.tensors[0].dtype) or 4) % _LOADED_AT_ONCE
     way = f"channels last, {call.precision}{', uneven' if is_uneven else ''}"
     return Parts(way, (1, call.megabytes, pixels / 1e6))
+
+
+def _by_known_sums(call: _Call) -> Parts | None:
+    """Of norms of pictures those that do not train: each value by what is known of its channel."""
+    return None if call.number("training", 1) else Parts(call.precision, (1, call.megabytes))
+
+
+def _pooled(call: _Call) -> Parts:
+    """A thread makes one value of the result, or one of the gradient out of all windows that hold it."""
+    given, first = call.shapes[1 if call.is_backward else 0], call.tensors[0]
+    is_last = len(given) > 2 and given[-3] > 1 and (first.stride or (0, 0, 0))[-3] == 1
+    windows = math.prod(call.shapes[0]) * math.prod(call.settings.get("kernel_size", (1,))) if call.is_backward else 0
+    way = f"channels {'last' if is_last else 'first'}, {call.precision}"
+    return Parts(way, (1, math.prod(given) / 1e6, windows / 1e6, call.megabytes))
 
 
 _LOADED_AT_ONCE = 16
@@ -421,24 +508,21 @@ _FAMILIES: dict[str, Callable[[_Call], Parts | None]] = {
     "col2im": _folded,
     "_ctc_loss": _aligned,
     **dict.fromkeys(("nll_loss2d_forward", "nll_loss2d"), _pictures_loss),
-    **dict.fromkeys(
-        (
-            *("upsample_linear1d", "upsample_trilinear3d", "upsample_nearest3d"),
-            *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
-        ),
-        _enlarged,
-    ),
+    **dict.fromkeys(("upsample_linear1d", "upsample_trilinear3d", "upsample_nearest3d"), _enlarged),
+    **dict.fromkeys(("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"), _smoothed),
+    "upsample_bicubic2d_backward": _cubic_gradient,
     **dict.fromkeys(("upsample_nearest2d", "upsample_bilinear2d", "upsample_bicubic2d"), _enlarged_picture),
-    **dict.fromkeys(
-        ("index_add", "index_add_", "scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_"), _rows_added
-    ),
-    **dict.fromkeys(("index_put", "index_put_", "_index_put_impl_"), _rows_put),
+    **dict.fromkeys(("index_add", "scatter_add", "scatter_reduce"), _rows_added),
+    **dict.fromkeys(("index_put", "_index_put_impl"), _rows_put),
+    "index": _indexed,
     **dict.fromkeys(("index_select", "gather"), _rows_taken),
     "_transformer_encoder_layer_fwd": _encoder,
     **dict.fromkeys(("_flash_attention_forward", "_flash_attention"), _ragged),
     **dict.fromkeys(("_cdist_forward", "_cdist"), _distances),
     "convolution": _upward_volume,
     "cudnn_batch_norm": _picture_norm,
+    "native_batch_norm": _by_known_sums,
+    "avg_pool2d": _pooled,
     **dict.fromkeys(("batch_norm_stats", "batch_norm_backward_reduce"), _channel_sums),
     "batch_norm_gather_stats_with_counts": _ranks_joined,
     **dict.fromkeys(("nll_loss_forward", "nll_loss"), _rows_loss),

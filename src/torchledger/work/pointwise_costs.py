@@ -114,9 +114,7 @@ def _to_copy(call: OpCall) -> Cost | None:
     source = call.tensor(0)
     if source is None:
         return None
-    code = call.ints(1)
-    dtype = DTYPE_OF_SCALAR_TYPE.get(code[0], source.dtype) if code and len(code) == 1 else source.dtype
-    return memory_cost([source], [Tensor(source.shape, dtype)])
+    return memory_cost([source], [Tensor(source.shape, _dtype_at(call, 1) or source.dtype)])
 
 
 def _fill(call: OpCall) -> Cost | None:

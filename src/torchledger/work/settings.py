@@ -10,11 +10,17 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from torchledger.work.op_shapes import OpCall, parse_ints
+from torchledger.work.op_shapes import DTYPE_OF_SCALAR_TYPE, OpCall, parse_ints
 
 Settings = tuple[tuple[str, tuple[int, ...]], ...]
 
 _BOOLS = {"True": 1, "False": 0, "true": 1, "false": 0}
+_KINDS: Mapping[str, int] = {
+    **{name: number for number, name in DTYPE_OF_SCALAR_TYPE.items()},
+    **{f"torch.{name}": number for number, name in enumerate(
+        ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d"))},
+}  # fmt: skip
+"""Dtypes and memory formats by their names, as profilers number them."""
 _MOST = 16
 """Numbers of a list that are kept: more are data, not a setting."""
 _COUNTED = {"batch_sizes": "turns"}
@@ -75,6 +81,8 @@ def settings_of(call: OpCall, parameters: Sequence[Parameter | None] | None) -> 
 def _numbers(text: str) -> tuple[int, ...] | None:
     if text in _BOOLS:
         return (_BOOLS[text],)
+    if text in _KINDS:
+        return (_KINDS[text],)
     if text.startswith("[") and any(name in text for name in _BOOLS):
         parts = [part.strip() for part in text.strip("[]").split(",")]
         return tuple(_BOOLS[part] for part in parts) if all(part in _BOOLS for part in parts) else None

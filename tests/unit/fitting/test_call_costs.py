@@ -12,6 +12,7 @@ import pytest
 from torchledger.errors import FitError
 from torchledger.fitting.call_costs import (
     CallCost,
+    bytes_of_call,
     cost_keys,
     cost_of,
     elements_of,
@@ -23,6 +24,7 @@ from torchledger.fitting.call_costs import (
     steps_along,
 )
 from torchledger.nouns import TensorArgument
+from torchledger.work.settings import Settings
 
 _BYTES_PER_US = 4e6
 
@@ -93,10 +95,36 @@ def test_rows_that_do_not_follow_one_another_and_an_optimizer_beside_a_scaler_ar
     assert known_name("aten::_fused_adamw_", beside_scaler=False) == "aten::_fused_adamw_"
 
 
-def test_nothing_is_quicker_than_the_memory_but_what_moves_less_than_is_counted() -> None:
+def test_nothing_is_quicker_than_the_memory() -> None:
     cost = CallCost(1.0, 0.5, 0.1)
     assert cost.duration_us(1, 2**30, _BYTES_PER_US) > 0.8 * 2**30 / _BYTES_PER_US
-    assert cost.duration_us(1, 2**30, _BYTES_PER_US, moves_all=False) < 0.6 * 2**30 / _BYTES_PER_US
+
+
+def test_a_copy_into_channels_last_is_known_apart_from_one_in_its_own_layout() -> None:
+    picture = [TensorArgument((8, 64, 56, 56), "float16", (200_704, 3136, 56, 1))]
+    plain = cost_keys("aten::clone", picture, ())
+    turned = cost_keys("aten::clone", picture, (("memory_format", (2,)),))
+    assert plain[0] == "aten::clone float16"
+    assert turned[0] == "aten::clone across float16"
+
+
+def test_a_cast_that_training_does_not_make_is_priced_by_the_wider_number() -> None:
+    given = [TensorArgument((1024, 1024), "float32", (1024, 1))]
+    usual = cost_keys("aten::_to_copy", given, (("dtype", (15,)),))
+    doubled = cost_keys("aten::_to_copy", given, (("dtype", (7,)),))
+    assert usual == cost_keys("aten::_to_copy", given, ())
+    assert doubled[0] == "aten::_to_copy to float64 float32"
+    assert "element-wise, 8 bytes" in doubled
+
+
+@pytest.mark.parametrize(
+    ("dtype", "settings", "expected"),
+    [("float32", (("dtype", (7,)),), 12), ("float32", (), 6), ("bfloat16", (), 6), ("int64", (), 16)],
+)
+def test_a_cast_moves_what_it_reads_and_what_it_makes(dtype: str, settings: Settings, expected: int) -> None:
+    given = [TensorArgument((10,), dtype, (1,))]
+    assert bytes_of_call("aten::_to_copy", given, settings, 160) == 10 * expected
+    assert bytes_of_call("aten::clone", given, settings, 160) == 160
 
 
 def test_calls_in_steps_of_programs_are_believed_before_those_of_batteries() -> None:
@@ -209,8 +237,20 @@ def test_a_scan_down_columns_costs_by_its_rows_and_one_along_rows_by_its_bytes()
         cost = cost_of(cost_keys("aten::cumsum", tensor, settings), costs)
         assert cost is not None
         steps = steps_along("aten::cumsum", tensor, settings)
-        said = cost.duration_us(1, 8 * 50_000 * 64, _BYTES_PER_US, steps=steps, moves_all=False)
+        said = cost.duration_us(1, 8 * 50_000 * 64, _BYTES_PER_US, steps=steps)
         assert said == pytest.approx(expected, rel=0.4)
+
+
+def test_integers_that_go_a_way_which_only_other_numbers_taught_are_as_these() -> None:
+    down = [_along(rows, 64, 0, 2.0 + 0.3 * rows) for rows in (100, 300, 1000, 5000, 20_000, 90_000)]
+    along = [
+        {**_along(rows, 64, 1, 50.0 * rows), "arguments": [[[rows, 64], "int64", [64, 1]]]}
+        for rows in range(100, 900, 100)
+    ]
+    costs = fit_call_costs([*down, *along], _BYTES_PER_US)
+    tensor, settings = [TensorArgument((50_000, 64), "int64", (64, 1))], (("dim", (0,)),)
+    cost = cost_of(cost_keys("aten::cumsum", tensor, settings), costs)
+    assert cost is not None and cost.step_us == pytest.approx(0.3, rel=0.3)
 
 
 def test_a_call_that_was_not_learned_is_like_others_of_its_family_that_go_its_way() -> None:

@@ -34,9 +34,10 @@ def test_time_steps_of_all_layers_and_directions_follow_one_another() -> None:
 @pytest.mark.parametrize(
     ("name", "dtype", "mode", "hidden", "way"),
     [
-        ("aten::_cudnn_rnn", "float32", 2, 128, "persistent, float32, 4 gates"),
+        ("aten::_cudnn_rnn", "float32", 2, 128, "persistent, float32, 4 gates, wide"),
+        ("aten::_cudnn_rnn", "float32", 2, 96, "persistent, float32, 4 gates"),
         ("aten::_cudnn_rnn", "float32", 2, 192, "standard, float32"),
-        ("aten::_cudnn_rnn", "float16", 1, 256, "persistent, half"),
+        ("aten::_cudnn_rnn", "float16", 1, 256, "persistent, half, wide"),
         ("aten::_cudnn_rnn", "float16", 1, 384, "standard, half"),
         ("aten::_cudnn_rnn", "bfloat16", 3, 64, "standard, half"),
         ("aten::_cudnn_rnn_backward", "float32", 3, 128, "persistent, float32, 3 gates"),
@@ -53,7 +54,7 @@ def test_small_layers_are_persistent_where_torch_says_so(
 def test_what_is_not_trained_may_be_persistent_though_its_gradients_could_not() -> None:
     settings = (*_recurrent(hidden_size=192), ("train", (0,)))
     parts = parts_of("aten::_cudnn_rnn", [_tensor(8, 4, 32)], settings)
-    assert parts is not None and parts.way == "persistent, float32, 4 gates"
+    assert parts is not None and parts.way == "persistent, float32, 4 gates, wide"
 
 
 def test_packed_sequences_take_their_turns_by_the_standard_way() -> None:
@@ -77,11 +78,11 @@ def test_rows_that_are_added_up_wait_for_one_another_where_many_have_few_places(
     assert _added("aten::index_add_", 10, 1000, 64, dim=1) is None
 
 
-@pytest.mark.parametrize(("width", "way"), [(4, "by row, float32"), (6, "by value, float32")])
-def test_rows_are_taken_as_wholes_if_they_are_made_of_sixteen_bytes(width: int, way: str) -> None:
+@pytest.mark.parametrize(("width", "way", "rows"), [(4, "by row, float32", 5.0), (6, "by value, float32", 0.0)])
+def test_rows_are_taken_as_wholes_if_they_are_made_of_sixteen_bytes(width: int, way: str, rows: float) -> None:
     dim = (("dim", (0,)),)
     parts = parts_of("aten::index_select", [_tensor(100, width), _tensor(5000, dtype="int64")], dim)
-    assert parts is not None and parts.way == way and parts.amounts[1] == pytest.approx(5.0)
+    assert parts is not None and parts.way == way and parts.amounts[1] == pytest.approx(rows)
     places = TensorArgument((5000, width), "int64", (1, 0))
     assert parts_of("aten::gather", [_tensor(100, width), places], dim) == parts
     assert parts_of("aten::gather", [_tensor(100, width), _tensor(5000, width, dtype="int64")], dim) is None
@@ -92,6 +93,73 @@ def test_rows_are_put_where_they_replace_others_at_what_their_bytes_take() -> No
     assert parts_of("aten::index_put_", given, (("accumulate", (0,)),)) is None
     added = parts_of("aten::index_put_", given, (("accumulate", (1,)),))
     assert added is not None and added.amounts[2] == pytest.approx(5.0)
+
+
+def test_values_that_fall_on_one_place_follow_one_another() -> None:
+    accumulates = (("accumulate", (1,)),)
+
+    def put(places: int, rows: int) -> Parts:
+        parts = parts_of("aten::_index_put_impl_", [_tensor(places, 40), _tensor(rows, 40)], accumulates)
+        assert parts is not None
+        return parts
+
+    few, many = put(10, 5000), put(1000, 5000)
+    assert few.amounts[:4] == many.amounts[:4] and few.amounts[4] == pytest.approx(100 * many.amounts[4])
+    assert (put(10, 2048).way, few.way) == ("sorted at once", "sorted")
+    assert parts_of("aten::index_put", [_tensor(10, 40)], accumulates) is None
+
+
+def test_what_is_looked_up_costs_by_the_lookups_and_not_by_the_table_unless_it_is_large() -> None:
+    places = _tensor(1000, dtype="int32")
+    small, large = (parts_of("aten::index", [_tensor(size), places], ()) for size in (16, 2**25))
+    assert small is not None and large is not None
+    assert small.amounts[:4] == large.amounts[:4] and small.amounts[1] == pytest.approx(0.004)
+    assert small.amounts[4] == 0 and large.amounts[4] == pytest.approx(0.032)
+    rows = parts_of("aten::index", [_tensor(100, 64), places], ())
+    assert rows is not None and rows.way == "by row" and small.way == "by value"
+    assert parts_of("aten::index", [_tensor(16), _tensor(16, dtype="bool")], ()) is None
+
+
+@given(side=st.integers(8, 256), target=st.integers(8, 256), is_cubic=st.booleans())
+def test_a_smooth_picture_takes_more_of_each_part_the_smaller_it_is_made(
+    side: int, target: int, is_cubic: bool
+) -> None:
+    name = f"aten::_upsample_{'bicubic' if is_cubic else 'bilinear'}2d_aa"
+
+    def taps(size: int) -> float:
+        parts = parts_of(name, [_tensor(2, 3, size, size)], (("output_size", (target, target)),))
+        assert parts is not None
+        return parts.amounts[2]
+
+    assert taps(side) <= taps(2 * side)
+    assert taps(side) <= (side**2) / 1e3
+
+
+def test_gradients_of_cubic_pictures_follow_their_planes_and_meet_where_they_were_enlarged() -> None:
+    def back(planes: int, side: int) -> Parts:
+        sizes = (("output_size", (64, 64)), ("input_size", (1, planes, side, side)))
+        parts = parts_of("aten::upsample_bicubic2d_backward", [_tensor(1, planes, 64, 64)], sizes, bytes_moved=10**6)
+        assert parts is not None
+        return parts
+
+    assert back(8, 64).amounts[1] == pytest.approx(2 * back(4, 64).amounts[1])
+    assert back(8, 128).amounts[2] == back(8, 64).amounts[2] < back(8, 16).amounts[2]
+
+
+@pytest.mark.parametrize(("is_trained", "way"), [(0, "half"), (1, None)])
+def test_a_norm_that_does_not_train_goes_by_its_bytes(is_trained: int, way: str | None) -> None:
+    picture = _tensor(4, 64, 8, 8, dtype="bfloat16")
+    parts = parts_of("aten::native_batch_norm", [picture], (("training", (is_trained,)),), bytes_moved=10**6)
+    assert (parts and parts.way) == way
+
+
+def test_a_gradient_of_pooling_has_as_many_windows_as_results_times_their_sides() -> None:
+    given_sizes = (("kernel_size", (2, 2)),)
+    grad, picture = _tensor(2, 8, 16, 16), _tensor(2, 8, 32, 32)
+    back = parts_of("aten::avg_pool2d_backward", [grad, picture], given_sizes, bytes_moved=10**6)
+    forth = parts_of("aten::avg_pool2d", [picture], given_sizes, bytes_moved=10**6)
+    assert back is not None and forth is not None and back.amounts[1] == forth.amounts[1]
+    assert back.amounts[2] == pytest.approx(2 * 8 * 32 * 32 / 1e6) and forth.amounts[2] == 0
 
 
 @given(
@@ -132,7 +200,10 @@ def test_a_loss_of_alignments_goes_frame_by_frame_forth_and_back() -> None:
     scores, targets = _tensor(120, 8, 30), _tensor(8, 20, dtype="int64")
     forth = parts_of("aten::_ctc_loss", [scores, targets], ())
     back = parts_of("aten::_ctc_loss_backward", [_tensor(8), scores, targets], ())
-    assert forth is not None and forth == back and forth.amounts[1] == 120
+    assert forth is not None and back is not None and forth.amounts[1] == 120
+    assert forth.amounts == back.amounts[: len(forth.amounts)] and back.way == "small"
+    long = parts_of("aten::_ctc_loss_backward", [_tensor(8), _tensor(400, 8, 30), targets], None)
+    assert long is not None and long.way == "large"
 
 
 def test_pictures_are_unfolded_one_by_one_and_to_as_many_places_as_torch_makes() -> None:
