@@ -38,7 +38,7 @@ def host_waits(call: OpCall) -> int:
     1
     """
     name = call.name.removesuffix("_")
-    if name in ("aten::index", "aten::index_put"):
+    if name in ("aten::index", "aten::index_put", "aten::_index_put_impl"):
         return _of_masks(call)
     if name == "aten::multinomial":  # probabilities are checked where a sample is drawn by one argmax
         is_by_argmax = call.constant(1) == "1" or call.constant(2) != "True"

@@ -29,6 +29,7 @@ _COUNTS: Mapping[str, _Count] = {
     "_embedding_bag_backward": _Count(12, 31),
     "_embedding_bag_dense_backward": _Count(12, 31),
     "_foreach_norm": _Count(3),
+    "_index_put_impl": _Count(13, 20),
     "_scaled_dot_product_cudnn_attention": _Count(2),
     "_scaled_dot_product_cudnn_attention_backward": _Count(4),
     "_scaled_dot_product_efficient_attention_backward": _Count(5),
@@ -76,6 +77,8 @@ _COUNTS: Mapping[str, _Count] = {
 """By operator's name without namespace, overload and in-place mark; all others are one kernel."""
 
 _OF_ROWS = ("sort", "topk")
+_ACCUMULATES = {"index_put": -1, "_index_put_impl": -2}
+"""Where among the options they are told whether to add up."""
 INTEGERS = ("int64", "int32")
 """What indices are of."""
 _LARGEST_OF_BAGS = "2"
@@ -94,7 +97,7 @@ def kernel_count(name: str, tensors: Sequence[tuple[str, tuple[int, ...]]] = (),
             return 1
         if options[2:3] == [_LARGEST_OF_BAGS]:
             return 2
-    if operation == "index_put" and options[-1:] == ["False"]:
+    if (place := _ACCUMULATES.get(operation)) is not None and list(options)[place:][:1] == ["False"]:
         return _overwritten(tensors)
     if count.many is None or not tensors:
         return count.kernels

@@ -27,6 +27,7 @@ def test_indices_are_waited_for_where_they_are_masks() -> None:
 def test_one_number_that_is_put_where_a_mask_says_is_filled_in_without_waiting() -> None:
     assert of("aten::index_put_", ROWS, (MASK,), Tensor((), "float32")) == 0
     assert of("aten::index_put_", ROWS, (MASK,), Tensor((3, 4), "float32")) == 1
+    assert of("aten::_index_put_impl_", ROWS, (MASK,), Tensor((3, 4), "float32")) == 1
 
 
 def test_repeats_are_added_up_on_the_host_unless_their_sum_is_given() -> None:

@@ -39,6 +39,10 @@ def test_what_overwrites_places_or_keeps_gradients_sparse_sorts_nothing() -> Non
     )
     narrow = [tensors[0], ("int32", (8,)), tensors[2]]
     assert kernel_count("aten::index_put_", narrow, ["False"]) == 2
+    assert kernel_count("aten::_index_put_impl_", tensors, ["False", "True"]) == 1
+    assert kernel_count("aten::_index_put_impl_", tensors, ["True", "True"]) == kernel_count(
+        "aten::index_put_", tensors, ["True"]
+    )
     assert kernel_count("aten::_embedding_bag_backward", tensors[:2], ["1000", "False", "0", "True"]) == 1
 
 
