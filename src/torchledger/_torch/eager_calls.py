@@ -25,6 +25,7 @@ import torchledger
 from torchledger._torch.alignments import read_lengths_first
 from torchledger._torch.checkpoint_stops import watch_stops
 from torchledger._torch.composites import is_composite, taken_apart
+from torchledger._torch.fake_gradients import as_written, note_made
 from torchledger._torch.fake_streams import Placed, StreamOrder, active_order
 from torchledger._torch.fake_subclasses import OfProgram
 from torchledger._torch.fake_tensors import FakeTensors, is_pinned_there
@@ -270,6 +271,8 @@ class EagerCalls(TorchDispatchMode):
                 self.faults.append(f"{func}: {type(error).__name__}: {error}")
             call, is_heard = None, False
             try:
+                if self._tensors is not _PLAIN:
+                    func, args = as_written(func, args, kwargs)
                 is_heard = self._hears(func)
                 # Before it is made: ``squeeze_`` leaves its tensor with another shape.
                 call = operator_call(func, args, kwargs) if is_heard else None
@@ -344,6 +347,8 @@ class EagerCalls(TorchDispatchMode):
         if call is None:
             raise TypeError("what it was called with is not told")
         node = torch._C._current_autograd_node()
+        if node is not None and self._tensors is not _PLAIN:
+            note_made(result, node)
         sequence = node._sequence_nr() if node is not None else torch.autograd._get_sequence_nr() - 1
         sources, library, module = self._stack(sys._getframe(2))
         placed = None

@@ -1,10 +1,10 @@
-"""The C++ half of a device that is not there: guard, hooks, attention, recurrent layers; built once a torch.
+"""The C++ half of a device that is not there: guard, hooks, attention, recurrent layers, gradients of products.
 
 Python cannot answer what torch's C++ asks of a device: its autograd engine wants streams,
 ``scaled_dot_product_attention`` a choice of kernels, convolutions the version of cuDNN, recurrent layers the way from
-``lstm`` to cuDNN's operator. The library answers for a GPU
-on which nothing ever runs. It is built with the host's compiler from torch's own headers and kept in a folder of
-caches.
+``lstm`` to cuDNN's operator, gradients of products which factors are zero. The library answers for a GPU
+on which nothing ever runs. It is built once a torch with the host's compiler from torch's own headers and kept in a
+folder of caches.
 """
 
 from __future__ import annotations
@@ -33,8 +33,13 @@ _SOURCE = r"""
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/native/RNN.h>
 #include <ATen/native/transformers/attention.h>
+#include <ATen/ops/cumprod_backward_native.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/generated/Functions.h>
 #include <torch/csrc/distributed/c10d/reducer_timer.hpp>
+#include <torch/library.h>
 
 namespace {
 
@@ -220,6 +225,91 @@ void rnn_packed(at::Tensor& output, at::Tensor& hy, const at::Tensor& data, cons
       recurrent(data, sizes_in(sizes), hidden, params, biases, mode, layers, dropout, train, both, false);
 }
 
+// Gradients of products. Torch's own formulas take a longer way as soon as they see a tensor without values, or a mode:
+// these are what they do for plain tensors, none of which has a factor of zero (ReduceOps.cpp, FunctionsManual.cpp).
+bool is_traced() {
+  using c10::impl::TorchDispatchModeKey;
+  using c10::impl::TorchDispatchModeTLS;
+  return TorchDispatchModeTLS::get_mode(TorchDispatchModeKey::PROXY) ||
+      TorchDispatchModeTLS::get_mode(TorchDispatchModeKey::FUNCTIONAL);
+}
+
+at::Tensor cumprod_backward(const at::Tensor& grad, const at::Tensor& input, int64_t dim, const at::Tensor& output) {
+  if (is_traced() || input.sym_numel() <= 1 || input.sym_size(dim) == 1)
+    return at::native::cumprod_backward(grad, input, dim, output);
+  auto weighted = output.conj() * grad;
+  (input == 0).any().item();
+  return weighted.flip(dim).cumsum(dim).flip(dim).div_(input.conj());
+}
+
+using torch::autograd::variable_list;
+using torch::autograd::generated::ProdBackward0;
+using torch::autograd::generated::ProdBackward1;
+
+// Shared as torch 2.11 has it, or counted by itself (2.13).
+template <typename Node>
+auto owner_of(Node* node) {
+  if constexpr (requires { node->shared_from_this(); }) return node->shared_from_this();
+  else return c10::intrusive_ptr<torch::autograd::Node>::reclaim_copy(node);
+}
+
+struct OfAll final : ProdBackward0 {
+  variable_list apply(variable_list&& grads) override {
+    auto input = self_.unpack();
+    if (is_traced() || !grads[0].defined() || input.dim() == 0) return ProdBackward0::apply(std::move(grads));
+    input = input.to(grads[0].scalar_type());
+    (input == 0).nonzero();
+    return {grads[0] * (result_.unpack(owner_of(this)) / input).conj()};
+  }
+};
+
+struct OfRows final : ProdBackward1 {
+  variable_list apply(variable_list&& grads) override {
+    auto input = self_.unpack();
+    if (is_traced() || !grads[0].defined() || input.dim() == 0) return ProdBackward1::apply(std::move(grads));
+    auto grad = grads[0], result = result_.unpack(owner_of(this));
+    auto place = dim < 0 ? dim + input.dim() : dim;
+    input = input.to(grad.scalar_type());
+    if (!keepdim) grad = grad.unsqueeze(place), result = result.unsqueeze(place);
+    (input == 0).sum(place, true).sum().item();
+    return {grad * (result / input).conj()};
+  }
+};
+
+// An operator's kernel for autograd, which gives the node of its result another formula: what torch has made gets the
+// table of functions of a node with the same fields.
+template <typename Ours, typename Theirs>
+struct WithFormula final : c10::OperatorKernel {
+  static_assert(sizeof(Ours) == sizeof(Theirs));
+  explicit WithFormula(c10::SafeKernelFunction made) : kernel(std::move(made)) {}
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+    kernel.callBoxed(op, keys, stack);
+    auto node = stack->back().toTensor().grad_fn();
+    if (dynamic_cast<Theirs*>(node.get())) *reinterpret_cast<void**>(node.get()) = *reinterpret_cast<void**>(&ours);
+  }
+  c10::SafeKernelFunction kernel;
+  Ours ours;
+};
+
+std::unique_ptr<torch::Library> formulas;
+
+template <typename Ours, typename Theirs>
+void give_formula(const char* name, const char* overload) {
+  auto found = c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
+  auto kernel = found.getComputedKernelForDispatchKey(c10::DispatchKey::AutogradCUDA);
+  auto ours = std::make_unique<WithFormula<Ours, Theirs>>(std::move(kernel));
+  auto full = std::string(name) + (*overload ? "." : "") + overload;
+  formulas->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(ours)));
+}
+
+void give_formulas() {
+  formulas = std::make_unique<torch::Library>(
+      torch::Library::IMPL, "aten", c10::DispatchKey::AutogradCUDA, __FILE__, __LINE__);
+  formulas->impl("cumprod_backward", &cumprod_backward);
+  give_formula<OfAll, ProdBackward0>("aten::prod", "");
+  give_formula<OfRows, ProdBackward1>("aten::prod", "dim_int");
+}
+
 void* hooks_before = nullptr;
 const c10::impl::DeviceGuardImplInterface* guard_before = nullptr;
 
@@ -251,6 +341,7 @@ extern "C" void install(Choose chosen) {
   at::native::rnn_tanh_packed_cudnn_stub.set_cuda_dispatch_ptr(&rnn_packed<TANH>);
   at::native::rnn_relu_cudnn_stub.set_cuda_dispatch_ptr(&rnn<RELU>);
   at::native::rnn_relu_packed_cudnn_stub.set_cuda_dispatch_ptr(&rnn_packed<RELU>);
+  give_formulas();
 }
 // A build for CUDA times DistributedDataParallel's reducer by events of the device; other builds have no such timer.
 extern "C" void forget_timer() {
@@ -267,6 +358,7 @@ extern "C" void count_devices(int index) {
 }
 extern "C" void uninstall() {
   counts_devices = false;
+  formulas.reset();
   table_of(at::detail::getCUDAHooks()) = hooks_before;
   guard_of_cuda().store(guard_before);
 }

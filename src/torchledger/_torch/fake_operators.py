@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_unflatten
 
+from torchledger._torch.fake_gradients import asks_for_zeros
 from torchledger._torch.fake_recurrent import RECURRENT
 from torchledger._torch.fake_shares import shares_of
 from torchledger._torch.tensors import tensors_in, tree_map
@@ -124,6 +125,8 @@ def note_choices(func: Any, args: Sequence[Any], result: Any) -> None:
             chosen._choices = size
     elif name == "aten::clamp" and (count := _whole_numbers_between(*args[1:])) is not None:
         result._choices = count  # levels of a pyramid, say
+    elif name == "aten::eq" and asks_for_zeros():
+        result._share = 0.0
     elif name == "aten::eq" and hasattr(args[0], "_choices"):
         result._share = 1 / args[0]._choices
     elif name in _PUTS and args[0].dim() and len(args) > 3 and not isinstance(args[3], torch.Tensor):

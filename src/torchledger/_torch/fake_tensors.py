@@ -34,6 +34,7 @@ from torch.utils._pytree import tree_map_only
 from torchledger._torch.alignments import read_lengths_first
 from torchledger._torch.composites import is_composite, taken_apart
 from torchledger._torch.errors import wants_device
+from torchledger._torch.fake_gradients import asks_for_zeros
 from torchledger._torch.fake_loops import FakeLoops
 from torchledger._torch.fake_operators import (
     ONLY_THERE,
@@ -342,6 +343,9 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             with torch.utils._python_dispatch._disable_current_modes():
                 value = tensor.constant.item()
             return value
+        if asks_for_zeros():
+            self.note("whether a product has a factor of zero", False)
+            return False if tensor.dtype is torch.bool else 0
         if (known := shares_of(tensor)) is not None:
             with torch.utils._python_dispatch._disable_current_modes():
                 value = known.item()
