@@ -318,6 +318,41 @@ def _real_dtype(tensor: Any) -> torch.dtype:
     return tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype
 
 
+def _takes_cudnn(scores: Any, targets: Any, input_lengths: Any, target_lengths: Any, blank: int) -> bool:
+    """ATen's own conditions for cuDNN's loss of alignments (``aten/src/ATen/native/cudnn/LossCTC.cpp``)."""
+    if blank != 0 or targets.dim() != 1 or scores.dim() != 3 or not torch.backends.cudnn.enabled:
+        return False
+    if (scores.dtype, targets.dtype) != (torch.float32, torch.int32) or not targets.is_contiguous():
+        return False
+    if isinstance(input_lengths, torch.Tensor):
+        lengths = [input_lengths, target_lengths]
+        return all(each.dtype is torch.int32 for each in lengths) and _fit(*map(_numbers_of, lengths), scores, targets)
+    are_full = all(length == scores.shape[0] for length in input_lengths)
+    return targets.device.type == "cpu" and are_full and _fit(input_lengths, target_lengths, scores, targets)
+
+
+def _numbers_of(lengths: Any) -> list[int] | None:
+    if isinstance(lengths, FakeTensor):
+        return None
+    with _disable_current_modes():
+        return list(lengths.tolist())
+
+
+def _fit(frames: Sequence[int] | None, labels: Sequence[int] | None, scores: Any, targets: Any) -> bool:
+    """Whether each target is short enough; where lengths are not known, the mean one in all of the frames."""
+    if frames is None or labels is None:
+        frames, labels = [scores.shape[0]], [-(-targets.numel() // max(scores.shape[1], 1))]
+    return all(label < _MOST_LABELS and label <= frame for frame, label in zip(frames, labels, strict=False))
+
+
+_MOST_LABELS = 256
+
+
+def _cudnn_ctc_loss(scores: Any, *others: Any) -> Any:
+    """Losses of a batch and their gradient, which backward only scales."""
+    return scores.new_empty(scores.shape[1]), torch.empty(scores.shape, dtype=scores.dtype, device=scores.device)
+
+
 def _no_library(*args: Any, **kwargs: Any) -> bool:
     return False
 
@@ -346,9 +381,13 @@ ONLY_THERE: Mapping[Any, Callable[..., Any]] = {
     _ATEN._thnn_fused_gru_cell.default: _gru_cell,
     _ATEN._thnn_fused_gru_cell_backward.default: _gru_cell_backward,
     **{
-        overload: _no_library
-        for name in ("_use_cudnn_ctc_loss", "_use_miopen_ctc_loss")
-        if hasattr(_ATEN, name)  # the second since torch 2.11
+        overload: makes
+        for name, makes in (
+            ("_use_cudnn_ctc_loss", _takes_cudnn),
+            ("_use_miopen_ctc_loss", _no_library),  # since torch 2.11
+            ("_cudnn_ctc_loss", _cudnn_ctc_loss),
+        )
+        if hasattr(_ATEN, name)
         for overload in (getattr(_ATEN, name).default, getattr(_ATEN, name).Tensor)
     },
 }

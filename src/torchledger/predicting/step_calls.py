@@ -434,12 +434,26 @@ def _by_cost(model: TimeModel, call: StepCall, cost: CallCost, taught: str) -> P
 def price_by_parts(model: TimeModel, call: StepCall) -> Prediction | None:
     """What the parts of a call's work take; ``None`` where it has none that were learned."""
     parts = parts_of(call.name, call.arguments, call.settings, flops=call.flops, bytes_moved=call.bytes_moved)
-    cost = None if parts is None else algorithm_cost(call.name, parts, model.extras)
-    if parts is None or cost is None:
+    if parts is None:
         return None
-    time_us = max(cost.duration_us(parts) * _slower_lanes(model.machine), model.machine.floor_us)
+    stand_ins = _UNMEASURED.get(call.name, ())
+    costs = [algorithm_cost(name, parts, model.extras) for name in stand_ins or (call.name,)]
+    known = [cost for cost in costs if cost is not None]
+    if len(known) < len(costs):
+        return None
+    learned_us = sum(cost.duration_us(parts) for cost in known)
+    time_us = max(learned_us * _slower_lanes(model.machine), model.machine.floor_us)
+    spread = max(cost.spread for cost in known)
     note = "by what its algorithm does, as calls in other steps took"
-    return _as_others(model, call, cost.spread, time_us, roofline_of(model, call), note)
+    if stand_ins:
+        spread, note = max(spread, _UNMEASURED_SPREAD), f"as {' and '.join(stand_ins)} together, not measured itself"
+    return _as_others(model, call, spread, time_us, roofline_of(model, call), note)
+
+
+_UNMEASURED = {"aten::_cudnn_ctc_loss": ("aten::_ctc_loss", "aten::_ctc_loss_backward")}
+"""Operators that no device was asked for, and those that together do the same work."""
+
+_UNMEASURED_SPREAD = math.log(3)
 
 
 def _by_channels(model: TimeModel, call: StepCall) -> Prediction | None:

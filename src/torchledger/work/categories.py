@@ -58,10 +58,11 @@ OPERATORS: Mapping[TimeCategory, str] = {
         softmin _masked_softmax _masked_softmax_backward cross_entropy_loss nll_loss nll_loss_nd nll_loss_forward
         nll_loss2d nll_loss2d_forward mse_loss l1_loss smooth_l1_loss huber_loss kl_div binary_cross_entropy
         binary_cross_entropy_with_logits soft_margin_loss multi_margin_loss multilabel_margin_loss ctc_loss _ctc_loss
-        _ctc_loss_backward cosine_similarity dist cdist _euclidean_dist _cdist_forward _cdist_backward sort argsort
-        msort topk unique _unique2 unique_consecutive unique_dim histc bincount max_pool1d max_pool1d_with_indices
-        max_pool2d max_pool2d_with_indices max_pool3d max_pool3d_with_indices avg_pool1d avg_pool2d avg_pool3d
-        adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d
+        _ctc_loss_backward _cudnn_ctc_loss cosine_similarity dist cdist _euclidean_dist _cdist_forward _cdist_backward
+        sort argsort msort topk unique _unique2 unique_consecutive unique_dim histc bincount max_pool1d
+        max_pool1d_with_indices max_pool2d max_pool2d_with_indices max_pool3d max_pool3d_with_indices avg_pool1d
+        avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d
+        _adaptive_avg_pool3d
         adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d mkldnn_max_pool2d mkldnn_adaptive_avg_pool2d
         embedding_bag _embedding_bag _embedding_bag_forward_only segment_reduce _segment_reduce_backward xsum""",
     "memory": """copy _to_copy to type_as clone contiguous cat concat concatenate stack _cat hstack vstack dstack fill

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from torchledger._torch.eager_calls import EagerCalls
 from torchledger._torch.fake_device import FakeDevice
 from torchledger._torch.fake_operators import NoShapeError
 from torchledger.errors import PlanError
@@ -108,6 +109,52 @@ def test_results_have_the_shapes_and_dtypes_of_a_cpu(name: str) -> None:
     with FakeDevice(HOPPER):
         made = CASES[name](torch.ones(8, 16, device="cuda"))
     assert (made.shape, made.dtype, made.device.type) == (expected.shape, expected.dtype, "cuda")
+
+
+def _aligned(**changed: Any) -> tuple[list[str], torch.Tensor]:
+    """Operators of a loss of alignments for which ATen takes cuDNN but for what is ``changed``, and its gradient."""
+    scores = torch.zeros(40, 4, 16, device="cuda", dtype=changed.get("dtype", torch.float32), requires_grad=True)
+    given = {"targets": torch.ones(12, dtype=torch.int32), "input_lengths": [40] * 4, "target_lengths": [3] * 4}
+    heard = EagerCalls(lambda: None)
+    assert heard.start()
+    loss = nn.functional.ctc_loss(scores, **(given | {name: changed[name] for name in changed if name != "dtype"}))
+    loss.backward()
+    assert heard.stop() and scores.grad is not None
+    return [call.call.name for call in heard.calls], scores.grad
+
+
+@pytest.mark.parametrize(
+    "lengths", [[40] * 4, torch.full((4,), 40), torch.full((4,), 40, dtype=torch.int32)], ids=["list", "wide", "narrow"]
+)
+def test_a_loss_of_alignments_is_cudnns_where_aten_takes_it(fake: FakeDevice, lengths: Any) -> None:
+    names, gradient = _aligned(input_lengths=lengths)
+    assert "aten::_cudnn_ctc_loss" in names and "aten::_ctc_loss" not in names
+    assert gradient.shape == (40, 4, 16) and gradient.is_contiguous()
+
+
+def test_lengths_on_the_device_are_taken_to_fit(fake: FakeDevice) -> None:
+    on_device = {
+        name: torch.ones(count, dtype=torch.int32, device="cuda")
+        for name, count in (("targets", 12), ("input_lengths", 4), ("target_lengths", 4))
+    }
+    assert "aten::_cudnn_ctc_loss" in _aligned(**on_device)[0]
+    assert "aten::_cudnn_ctc_loss" not in _aligned(**on_device | {"input_lengths": torch.ones(4).long().cuda()})[0]
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "another blank": {"blank": 1},
+    "wide targets": {"targets": torch.ones(12, dtype=torch.int64)},
+    "targets in rows": {"targets": torch.ones(4, 3, dtype=torch.int32)},
+    "scores in double": {"dtype": torch.float64},
+    "frames that end early": {"input_lengths": [40, 40, 40, 30]},
+    "long targets": {"targets": torch.ones(164, dtype=torch.int32), "target_lengths": [41] * 4},
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_loss_of_alignments_is_atens_own_where_cudnn_does_not_take_it(fake: FakeDevice, name: str) -> None:
+    names, _ = _aligned(**REFUSED[name])
+    assert "aten::_ctc_loss" in names and "aten::_cudnn_ctc_loss" not in names
 
 
 def test_what_dynamo_traces_asks_no_kernel_of_the_device_for_what_it_makes(fake: FakeDevice) -> None:

@@ -476,6 +476,21 @@ def test_time_steps_of_a_recurrent_layer_are_in_its_price(h200: TimeModel) -> No
     assert long.duration_us > 5 * short.duration_us and "algorithm" in (long.note or "")
 
 
+def test_cudnns_loss_of_alignments_takes_what_atens_own_takes_forth_and_back(h200: TimeModel) -> None:
+    scores, targets = (120, 8, 30), (160,)
+    calls = [
+        on_gpu(f"aten::{name}", *shapes, settings=(("BLANK", (0,)),), bytes_moved=10**6)
+        for name, shapes in (
+            ("_ctc_loss", (scores, targets)),
+            ("_ctc_loss_backward", ((8,), scores, targets)),
+            ("_cudnn_ctc_loss", (scores, targets)),
+        )
+    ]
+    forth, back, both = (each for _, each in price_calls(h200, calls, ran_on_cpu=False))
+    assert both.duration_us == pytest.approx(forth.duration_us + back.duration_us)
+    assert "not measured itself" in (both.note or "")
+
+
 def test_numbers_of_eight_bytes_are_not_priced_as_those_of_four(h200: TimeModel) -> None:
     calls = []
     for dtype, size in (("float32", 4), ("float64", 8), ("complex64", 8)):

@@ -268,6 +268,12 @@ def test_a_view_moves_nothing(name: str) -> None:
     assert (cost.flops, cost.bytes_moved, cost.bytes_quality) == (0, 0, "exact")
 
 
+def test_a_question_which_library_to_take_moves_nothing() -> None:
+    scores = Tensor((40, 4, 16), "float32")
+    for name in ("aten::_use_cudnn_ctc_loss", "aten::_use_miopen_ctc_loss", "aten::cudnn_is_acceptable"):
+        assert op_cost(OpCall(name, (scores,))).bytes_moved == 0
+
+
 @pytest.mark.parametrize(
     ("name", "constants", "moved"),
     [
