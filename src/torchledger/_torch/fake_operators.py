@@ -325,8 +325,9 @@ def _takes_cudnn(scores: Any, targets: Any, input_lengths: Any, target_lengths: 
     if (scores.dtype, targets.dtype) != (torch.float32, torch.int32) or not targets.is_contiguous():
         return False
     if isinstance(input_lengths, torch.Tensor):
-        lengths = [input_lengths, target_lengths]
-        return all(each.dtype is torch.int32 for each in lengths) and _fit(*map(_numbers_of, lengths), scores, targets)
+        if (input_lengths.dtype, target_lengths.dtype) != (torch.int32, torch.int32):
+            return False
+        return _fit(_numbers_of(input_lengths), _numbers_of(target_lengths), scores, targets)
     are_full = all(length == scores.shape[0] for length in input_lengths)
     return targets.device.type == "cpu" and are_full and _fit(input_lengths, target_lengths, scores, targets)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -126,8 +127,24 @@ def test_a_gradient_that_a_hook_keeps_is_not_written_to(fake: FakeDevice) -> Non
     names = _names(_heard((middle + rows.cos()).exp().sum() + (middle * 2).sum()))
     assert kept and names.count("add_") == 2
     passed = rows * 2
-    passed.register_hook(lambda gradient: gradient + 1)
-    assert "add" in _names(_heard(passed.sum()))
+    passed.register_hook(lambda gradient: gradient + gradient.sin())
+    assert "add" in _names(_heard(passed.exp().sum()))
+
+
+class _Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor) -> torch.Tensor:
+        return rows * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient + gradient.exp()
+
+
+def test_what_a_program_adds_in_a_backward_of_its_own_is_a_new_tensor(fake: FakeDevice) -> None:
+    doubled: Any = _Doubled.apply
+    names = _names(_heard(doubled(_rows()).exp().sum()))
+    assert "add" in names and "add_" not in names
 
 
 def test_what_is_differentiated_again_makes_new_tensors(fake: FakeDevice) -> None:
