@@ -63,17 +63,20 @@ MAKES_COMPILED = "torch._dynamo.eval_frame"
 """The module that makes functions which compile what they call, whatever the backend."""
 
 
-def before_compiling(action: Callable[[], None]) -> Patches:
+def before_compiling(action: Callable[[], None], *, made: Callable[[], None] = lambda: None) -> Patches:
     """Do ``action`` before a function is made that compiles what it calls, until the patches are undone; of those that
     libraries make while they are imported, and which may never be called, once Dynamo is given something to compile.
 
-    With ``fullgraph=True`` Dynamo traces such a function before it imports the compiler.
+    With ``fullgraph=True`` Dynamo traces such a function before it imports the compiler. ``made`` is called behind each
+    that was made, by when Dynamo has told itself what it never looks into.
     """
     patches = Patches()
 
     def make(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         before_its_frames(patches, action)
-        return original(*args, **kwargs)
+        result = original(*args, **kwargs)
+        made()
+        return result
 
     patches.around(sys.modules[MAKES_COMPILED].OptimizeContext, "__init__", make)
     return patches

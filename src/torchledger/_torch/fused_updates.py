@@ -17,10 +17,11 @@ from torchledger._torch.living import living
 from torchledger._torch.patching import Patches
 
 
-def around_updates(patches: Patches, stepped: Callable[[Any], None]) -> None:
+def around_updates(patches: Patches, stepped: Callable[[Any], None]) -> bool:
     """Tell ``stepped`` of each optimizer after the last update of its step, where that step's own hooks are silent.
 
-    Where nothing was compiled yet, updates are left as they are: Dynamo would look into what is put in their place.
+    Where Dynamo has been asked for nothing yet, updates are left as they are, and it answers ``False``: Dynamo would
+    look into what is put in their place.
     """
     import torch
     from torch.optim.optimizer import Optimizer
@@ -40,15 +41,17 @@ def around_updates(patches: Patches, stepped: Callable[[Any], None]) -> None:
                     stepped(optimizer)
         return result
 
+    is_heard = False
     for name, module in tuple(sys.modules.items()):
         package, _, optimizer = name.rpartition(".")
         update = f"_fused_{optimizer}"
         if package != "torch.optim":
             continue
         if getattr(getattr(module, update, None), "_torchdynamo_disable", False):
-            patches.around(module, update, around)
+            is_heard = patches.around(module, update, around) or is_heard
             watched = torch._dynamo.disable(getattr(module, update), reason="don't trace into fused optimizer")
             patches.set(module, update, watched)
+    return is_heard
 
 
 class _Owners:

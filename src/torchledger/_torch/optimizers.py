@@ -13,6 +13,7 @@ from typing import Any
 from torchledger._torch.fused_updates import around_updates
 from torchledger._torch.living import living
 from torchledger._torch.patching import Patches
+from torchledger._torch.tensors import memory_key
 from torchledger.claims import claim
 from torchledger.nouns import OptimizerFacts
 from torchledger.signals import let_through
@@ -58,11 +59,12 @@ class OptimizerWatch:
         self._handle = register_optimizer_step_post_hook(hook)
 
     def hear_fused(self) -> None:
-        """Hear the fused updates that compiled steps make. To be called once Dynamo has been asked for something: it
-        has made the updates functions that it does not look into, as which they stay."""
+        """Hear the fused updates that compiled steps make, once Dynamo has made them functions that it does not look
+        into, as which they stay; before that it does nothing."""
         if self._fused is None:
-            self._fused = Patches(lambda _, error: self._on_fault(error))
-            around_updates(self._fused, self._updated)
+            patches = Patches(lambda _, error: self._on_fault(error))
+            if around_updates(patches, self._updated):
+                self._fused = patches
 
     def _updated(self, optimizer: Any) -> None:
         if self.is_muted:
@@ -132,6 +134,27 @@ def holds_optimizer(parameters: Collection[int] | None) -> bool:
         if any(id(parameter) in parameters for group in groups for parameter in group["params"]):
             return True
     return False
+
+
+def holds_shards(tensors: Collection[Any]) -> bool:
+    """True if one of these tensors is the local part of a sharded parameter that an optimizer which lives updates.
+
+    Looks through all objects of the program, as ``holds_optimizer`` does.
+    """
+    from torch.optim.optimizer import Optimizer
+
+    asked = {key for each in tensors if (key := _memory_of(each)) is not None}
+    groups = (group for each in (living(Optimizer) if asked else ()) for group in getattr(each, "param_groups", ()))
+    locals_ = (getattr(one, "_local_tensor", None) for group in groups for one in group["params"])
+    return any(each is not None and _memory_of(each) in asked for each in locals_)
+
+
+def _memory_of(tensor: Any) -> int | None:
+    """What tells the memory of a tensor from others; ``None`` where it has none of its own."""
+    try:
+        return memory_key(tensor.untyped_storage())
+    except (NotImplementedError, RuntimeError):
+        return None
 
 
 def has_other_optimizer(known: Collection[int]) -> bool:

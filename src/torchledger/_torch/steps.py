@@ -12,7 +12,7 @@ from torchledger._torch.devices import has_cuda
 from torchledger._torch.dynamo import before_its_frames
 from torchledger._torch.eager_calls import EagerCalls
 from torchledger._torch.eager_flops import EagerFlops
-from torchledger._torch.optimizers import facts_of_optimizer, holds_optimizer
+from torchledger._torch.optimizers import facts_of_optimizer, holds_optimizer, holds_shards
 from torchledger._torch.patching import Patches
 from torchledger._torch.profiler import CallTimer, Recording, is_profiling, mark, synchronize
 from torchledger._torch.user_lines import user_lines as call_site
@@ -93,9 +93,15 @@ def parameter_places(compiled: Any, inputs: Sequence[Any]) -> tuple[int, ...]:
 
 
 def updates_parameters(compiled: Any, inputs: Sequence[Any]) -> bool:
-    """Whether a compiled graph writes into parameters that it is given, as an optimizer's step does."""
+    """Whether a compiled graph writes into parameters that it is given, as an optimizer's step does.
+
+    Of sharded parameters it is given what lies on this rank, which only their optimizer knows.
+    """
     places = getattr(compiled, "mutated_input_idxs", None) or ()
-    return any(isinstance(inputs[place], torch.nn.Parameter) for place in places if place < len(inputs))
+    written = [inputs[place] for place in places if place < len(inputs)]
+    return any(isinstance(each, torch.nn.Parameter) for each in written) or holds_shards(
+        [each for each in written if isinstance(each, torch.Tensor)]
+    )
 
 
 def identity_of(inputs: Sequence[Any], places: Sequence[int]) -> Hashable:

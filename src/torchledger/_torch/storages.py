@@ -411,7 +411,8 @@ def _names(modules: Sequence[Any], optimizers: Sequence[Any], not_ours: Collecti
     names = _Names()
     inner = {id(child) for module in modules for child in module._modules.values()}
     parameter_names: dict[int, str] = {}
-    for root in (module for module in modules if id(module) not in inner):
+    roots = [module for module in modules if id(module) not in inner]
+    for root in roots:
         for name, parameter in root.named_parameters():
             path = name.replace("_orig_mod.", "")
             if id(parameter) in parameter_names:
@@ -419,8 +420,6 @@ def _names(modules: Sequence[Any], optimizers: Sequence[Any], not_ours: Collecti
             parameter_names[id(parameter)] = path
             names.parameters.append((path, weakref.ref(parameter)))
             _own(names, parameter, "parameter", path)
-        for name, buffer in root.named_buffers():
-            _own(names, buffer, "buffer", name.replace("_orig_mod.", ""))
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
@@ -440,6 +439,10 @@ def _names(modules: Sequence[Any], optimizers: Sequence[Any], not_ours: Collecti
         gradient = None if parameter is None or id(parameter) in not_ours else _gradient(parameter)
         if gradient is not None:
             _own(names, gradient, "gradient", name)
+    # Behind the rest: the graph of a compiled optimizer is a module, with its states and gradients as buffers.
+    for root in roots:
+        for name, buffer in root.named_buffers():
+            _own(names, buffer, "buffer", name.replace("_orig_mod.", ""))
     return names
 
 

@@ -157,7 +157,13 @@ class StepProfiler(Watcher):
         return makes_compiled()
 
     def _watch_compilation(self) -> None:
-        self._patches.append(before_compiling(self._hear_modules_until_compiled))
+        self._hear_fused()
+        self._patches.append(before_compiling(self._hear_modules_until_compiled, made=self._hear_fused))
+
+    def _hear_fused(self) -> None:
+        """A compiled step of a fused optimizer may be all that compiles, and has no graph."""
+        if self._optimizers is not None:
+            self._optimizers.hear_fused()
 
     def _hear_no_modules(self) -> None:
         """Something else tells where steps end, or is about to be compiled."""
@@ -223,8 +229,6 @@ class StepProfiler(Watcher):
         self._recorder.graph(name, compiled, is_graphed=compiles_cuda_graphs())
         if self._recorder.name_of(compiled) is None:
             raise MeasureError(f"calls of {name} are not recorded: the recorder does not know it")
-        if self._optimizers is not None:
-            self._optimizers.hear_fused()
         self._forks[name] = find_forks(getattr(compiled, "source_code", None) or "")
 
     def on_close(self) -> bool:

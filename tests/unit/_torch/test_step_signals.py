@@ -196,3 +196,14 @@ def test_a_graph_that_writes_into_parameters_is_told_from_one_that_writes_into_b
     assert updates_parameters(SimpleNamespace(mutated_input_idxs={0, 1}), inputs)
     assert not updates_parameters(SimpleNamespace(mutated_input_idxs={1, 7}), inputs)
     assert not updates_parameters(SimpleNamespace(), inputs)
+
+
+def test_a_graph_that_writes_into_what_lies_here_of_a_sharded_parameter_is_an_optimizers() -> None:
+    parameter, other = nn.Parameter(torch.ones(4)), torch.ones(2)
+    parameter._local_tensor = shard = torch.ones(4)[:2]  # type: ignore[attr-defined]
+    writes_first = SimpleNamespace(mutated_input_idxs={0})
+    assert not updates_parameters(writes_first, [shard])
+    optimizer = torch.optim.SGD([parameter])
+    assert updates_parameters(writes_first, [shard.view(2, 1)])
+    assert not updates_parameters(writes_first, [other, shard])
+    del optimizer

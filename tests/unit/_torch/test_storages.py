@@ -84,6 +84,21 @@ def test_parameters_gradients_and_optimizer_state_are_known_by_their_names() -> 
     assert gradients and all(life.born is not None for life in gradients)
 
 
+def test_the_state_that_a_compiled_optimizers_graph_holds_as_a_buffer_is_the_optimizers() -> None:
+    model = torch.nn.Linear(3, 7)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    graph = torch.nn.Module()
+    graph.register_buffer("state", optimizer.state[model.weight]["exp_avg"])
+    memory = watched(lambda: model(torch.ones(2, 3)))
+    assert [life.name for life in memory.lives if life.owner == "optimizer_state" and life.shape == (7, 3)] == [
+        "weight.exp_avg",
+        "weight.exp_avg_sq",
+    ]
+    del graph
+
+
 def test_a_storage_that_is_emptied_and_filled_again_lives_twice() -> None:
     tensor = torch.ones(12_347)  # of a size that no other test holds
 

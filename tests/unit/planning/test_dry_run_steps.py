@@ -286,3 +286,21 @@ def test_parameters_of_the_device_are_shared_between_processes_as_they_are(tmp_p
 
     step, _ = read(run_without_device(program, tmp_path / "plan.ledger", H200))
     assert step.found_by == "period"
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
+def test_a_compiled_step_of_a_fused_optimizer_is_heard_where_nothing_else_compiles(
+    tmp_path: Path, kind: type[torch.optim.Optimizer]
+) -> None:
+    def program() -> None:
+        model = nn.Linear(64, 64).cuda()
+        optimizer = kind(model.parameters(), lr=0.1, fused=True)  # type: ignore[call-arg]
+        update = torch.compile(optimizer.step)
+        for _ in range(6):
+            model(torch.randn(8, 64, device="cuda")).sum().backward()
+            update()
+            optimizer.zero_grad()
+
+    step, calls = read(run_without_device(program, tmp_path / "plan.ledger", H200))
+    assert step.found_by == "optimizer"
+    assert [call.name for call in calls if call.name.startswith("aten::_fused_")]
