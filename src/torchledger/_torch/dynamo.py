@@ -7,6 +7,8 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from traceback import walk_stack
 from types import CodeType, FrameType
 from typing import Any
 
@@ -107,6 +109,36 @@ def _imports_library(frame: FrameType | None) -> bool:
 
 
 _INSTALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
+
+
+@dataclass(frozen=True)
+class GivenUp:
+    """A piece of code that Dynamo compiles no more: the name of its limit, and how often that lets code compile."""
+
+    function: str
+    path: str
+    line: int
+    limit: str
+    times: int
+
+
+def hear_given_up(given_up: Callable[[GivenUp], None]) -> Patches:
+    """Hear of each piece of code that was compiled as often as Dynamo does, until the patches are undone: it is not
+    looked at again, and runs eagerly where nothing that was compiled of it fits."""
+    from torch._dynamo import config, convert_frame
+
+    def exceeds(original: Callable[..., tuple[bool, str]], *args: Any, **kwargs: Any) -> tuple[bool, str]:
+        is_exceeded, limit = original(*args, **kwargs)
+        if is_exceeded:
+            frames = (frame for frame, _ in walk_stack(sys._getframe(1)))
+            asking = next(each for each in frames if each.f_code.co_filename == convert_frame.__file__)
+            code = asking.f_locals["code"]
+            given_up(GivenUp(code.co_name, code.co_filename, code.co_firstlineno, limit, getattr(config, limit)))
+        return is_exceeded, limit
+
+    patches = Patches()
+    patches.around(convert_frame, "exceeds_recompile_limit", exceeds)
+    return patches
 
 
 def keep_out_of(patches: Patches, folder: str) -> None:

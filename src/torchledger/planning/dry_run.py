@@ -22,6 +22,7 @@ from torchledger.errors import LoneRankError, PlanError, UsageError
 from torchledger.memory.record import Heard, record_memory
 from torchledger.nouns import Device, DryRun, Launch, MadeGroup, StandIn, WorldSpec
 from torchledger.planning.communication import collectives_of_step, place_calls
+from torchledger.planning.given_up import given_up_note
 from torchledger.planning.loading import StepLoading
 from torchledger.planning.outside_work import OutsideWork
 from torchledger.planning.program_threads import (
@@ -47,6 +48,7 @@ from torchledger.work.graph_names import direction_of
 from torchledger.work.unaligned import Pays, stays_as_it_is
 
 if TYPE_CHECKING:
+    from torchledger._torch.dynamo import GivenUp
     from torchledger._torch.eager_calls import EagerCalls
     from torchledger._torch.fake_captures import Captures
     from torchledger._torch.fake_tensors import FakeTensors
@@ -113,6 +115,7 @@ class _StepHearer(StepProfiler):
         self._launched = 0
         self._outside = OutsideWork(lambda: tensors.n_operators + self._launched)
         self._loading = loading
+        self._given_up: list[GivenUp] = []
         self._replays_before, self.replays_unheard = 0, False
         tools = _tools(self._marks, self._listeners, self._hearing_begins)
         super().__init__(capture, warmup=_WARMUP, only_hears=True, tools=tools)
@@ -126,6 +129,12 @@ class _StepHearer(StepProfiler):
     def _has_compiled(self) -> bool:
         """What this process compiled before is none of the program's."""
         return False
+
+    def on_ready(self) -> bool:
+        from torchledger._torch.dynamo import hear_given_up
+
+        self._patches.append(hear_given_up(self._given_up.append))
+        return super().on_ready()
 
     def on_graph(self, name: str, compiled: Any, launches: Sequence[Launch]) -> None:
         """What its wrapper asks for is asked by the user's line, and the dearer way of a conditional is taken."""
@@ -284,7 +293,8 @@ class _StepHearer(StepProfiler):
         self.has_collectives = any(each.operation != "barrier" for each in collectives)
         said = _UNTRAINED.format(self._looked_on) if self._waits_for_training else self._outside.note()
         loading = None if self._is_a_rank else self._loading.note()
-        notes = (*record.step.notes, *self._notes, *(each for each in (said, loading) if each is not None))
+        own = (said, loading, given_up_note(self._given_up))
+        notes = (*record.step.notes, *self._notes, *(each for each in own if each is not None))
         step = replace(record.step, notes=notes)
         return [step, *calls, *collectives, *memory]
 

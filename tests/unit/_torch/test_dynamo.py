@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch._dynamo.convert_frame
 
-from torchledger._torch.dynamo import before_compiling
+from torchledger._torch.dynamo import GivenUp, before_compiling, hear_given_up
 from torchledger._torch.steps import watch_compile
 
 _LIBRARY = """
@@ -55,3 +55,24 @@ def test_a_program_that_compiles_is_heard_at_once() -> None:
     finally:
         patches.undo()
     assert heard
+
+
+def test_code_that_is_compiled_as_often_as_its_limit_lets_it_is_told_once() -> None:
+    found: list[GivenUp] = []
+
+    def times(x: torch.Tensor, count: int) -> torch.Tensor:
+        return x * str(count).count("1")
+
+    torch._dynamo.reset()
+    patches = hear_given_up(found.append)
+    try:
+        with torch._dynamo.config.patch(recompile_limit=2):
+            compiled = torch.compile(times, backend="eager", dynamic=False)
+            for count in range(5):
+                assert compiled(torch.ones(1), count).tolist() == [str(count).count("1")]
+    finally:
+        patches.undo()
+        torch._dynamo.reset()
+    (only,) = found
+    assert (only.function, only.line) == ("times", times.__code__.co_firstlineno)
+    assert (only.limit, only.times, only.path) == ("recompile_limit", 2, __file__)

@@ -166,3 +166,23 @@ def test_a_package_is_planned_as_the_graph_that_is_in_it(tmp_path: Path) -> None
     with open_ledger(run_without_device(serving, tmp_path / "plan.ledger", MADE_UP).path) as reader:
         (call,) = [call for call in reader.read(StepCall) if call.kind == "graph"]
     assert call.name == "inference_0" and call.flops == 2 * BATCH * WIDTH * WIDTH
+
+
+def test_a_function_that_is_compiled_no_more_is_named(tmp_path: Path) -> None:
+    def training() -> None:
+        weight = torch.ones(WIDTH, WIDTH, device="cuda", requires_grad=True)
+        optimizer = torch.optim.SGD([weight])
+
+        @torch.compile(dynamic=False)
+        def cut(count: int) -> torch.Tensor:
+            return weight[:count].square().sum()
+
+        with torch._dynamo.config.patch(recompile_limit=2):
+            for _ in range(8):
+                sum(cut(count) for count in (1, 2, 3, 4)).backward()  # type: ignore[union-attr]
+                optimizer.step()
+                optimizer.zero_grad()
+
+    with open_ledger(run_without_device(training, tmp_path / "plan.ledger", MADE_UP).path) as reader:
+        (step,) = reader.read(Step)
+    assert [note for note in step.notes if note.startswith("Dynamo compiles cut (test_compiled_dry_run.py:")]
