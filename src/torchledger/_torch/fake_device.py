@@ -23,6 +23,7 @@ from torchledger._torch.fake_inductor import compile_for_fake_device
 from torchledger._torch.fake_library import CUDNN_VERSION, load_library
 from torchledger._torch.fake_loaders import Loading
 from torchledger._torch.fake_operators import instead_of_kernel
+from torchledger._torch.fake_pools import pool_names
 from torchledger._torch.fake_profiler import profile_host_alone
 from torchledger._torch.fake_spawn import run_spawned_here
 from torchledger._torch.fake_stores import ask_for_world
@@ -291,6 +292,7 @@ def _answers_of_memory(fake: FakeDevice) -> dict[str, Any]:
         "_record_memory_history": _answer(None),
         "_dump_snapshot": _answer(None),
         "_snapshot": _answer({}),
+        **pool_names(),
     }
 
 

@@ -26,9 +26,11 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from torchledger._torch.fake_late_hooks import begin_hooks_soon
 from torchledger._torch.fake_pipelines import let_pipelines_run
+from torchledger._torch.fake_pools import let_groups_allocate
 from torchledger._torch.fake_shares import send_shares
 from torchledger._torch.fake_stores import answer_for_others
 from torchledger._torch.fake_streams import StreamOrder, active_order, communication_stream
+from torchledger._torch.fake_symmetric import share_memory
 from torchledger._torch.patching import Patches, pass_through, replace_everywhere
 from torchledger._torch.tensors import tensors_in
 from torchledger.errors import UsageError
@@ -91,6 +93,8 @@ class FakeWorld:
         _let_ddp_run(patches)
         begin_hooks_soon(patches, self.notes.append)
         let_pipelines_run(self, patches)
+        let_groups_allocate(patches)
+        share_memory(patches, self.note)
         _watch_tensor_parallel(self, patches)
 
     def stop(self) -> None:
@@ -110,6 +114,11 @@ class FakeWorld:
         """Note a value that another rank would have given."""
         if what not in self.stand_ins:
             self.stand_ins.append(what)
+
+    def note(self, said: str) -> None:
+        """Note something on the step that the program is had to make, once."""
+        if said not in self.notes:
+            self.notes.append(said)
 
 
 def environment_of(spec: WorldSpec) -> Mapping[str, str]:
