@@ -433,25 +433,30 @@ def _by_cost(model: TimeModel, call: StepCall, cost: CallCost, taught: str) -> P
 
 def price_by_parts(model: TimeModel, call: StepCall) -> Prediction | None:
     """What the parts of a call's work take; ``None`` where it has none that were learned."""
-    parts = parts_of(call.name, call.arguments, call.settings, flops=call.flops, bytes_moved=call.bytes_moved)
-    if parts is None:
-        return None
-    stand_ins = _UNMEASURED.get(call.name, ())
-    costs = [algorithm_cost(name, parts, model.extras) for name in stand_ins or (call.name,)]
-    known = [cost for cost in costs if cost is not None]
-    if len(known) < len(costs):
-        return None
-    learned_us = sum(cost.duration_us(parts) for cost in known)
+    learned_us, spread = 0.0, 0.0
+    stand_ins = _same_work(call)
+    for each in stand_ins or (call,):
+        parts = parts_of(each.name, each.arguments, each.settings, flops=each.flops, bytes_moved=each.bytes_moved)
+        cost = None if parts is None else algorithm_cost(each.name, parts, model.extras)
+        if parts is None or cost is None:
+            return None
+        learned_us, spread = learned_us + cost.duration_us(parts), max(spread, cost.spread)
     time_us = max(learned_us * _slower_lanes(model.machine), model.machine.floor_us)
-    spread = max(cost.spread for cost in known)
     note = "by what its algorithm does, as calls in other steps took"
     if stand_ins:
-        spread, note = max(spread, _UNMEASURED_SPREAD), f"as {' and '.join(stand_ins)} together, not measured itself"
+        together = " and ".join(each.name for each in stand_ins)
+        spread, note = max(spread, _UNMEASURED_SPREAD), f"as {together} together, not measured itself"
     return _as_others(model, call, spread, time_us, roofline_of(model, call), note)
 
 
-_UNMEASURED = {"aten::_cudnn_ctc_loss": ("aten::_ctc_loss", "aten::_ctc_loss_backward")}
-"""Operators that no device was asked for, and those that together do the same work."""
+def _same_work(call: StepCall) -> tuple[StepCall, ...]:
+    """Of cuDNN's loss of alignments, which no device was asked for, ATen's own forth and back, whose work it does at
+    once; nothing of any other call."""
+    if call.name != "aten::_cudnn_ctc_loss" or not call.arguments:
+        return ()
+    back = (call.arguments[0], *call.arguments)
+    return replace(call, name="aten::_ctc_loss"), replace(call, name="aten::_ctc_loss_backward", arguments=back)
+
 
 _UNMEASURED_SPREAD = math.log(3)
 

@@ -506,7 +506,7 @@ _FAMILIES: dict[str, Callable[[_Call], Parts | None]] = {
     "grid_sampler_2d": _grid_sampled,
     "im2col": _unfolded,
     "col2im": _folded,
-    **dict.fromkeys(("_ctc_loss", "_cudnn_ctc_loss"), _aligned),
+    "_ctc_loss": _aligned,
     **dict.fromkeys(("nll_loss2d_forward", "nll_loss2d"), _pictures_loss),
     **dict.fromkeys(("upsample_linear1d", "upsample_trilinear3d", "upsample_nearest3d"), _enlarged),
     **dict.fromkeys(("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"), _smoothed),
