@@ -25,6 +25,7 @@ from torchledger._torch.fake_loaders import Loading
 from torchledger._torch.fake_operators import instead_of_kernel
 from torchledger._torch.fake_pools import pool_names
 from torchledger._torch.fake_profiler import profile_host_alone
+from torchledger._torch.fake_scripts import run_scripts_unfused
 from torchledger._torch.fake_spawn import run_spawned_here
 from torchledger._torch.fake_stores import ask_for_world
 from torchledger._torch.fake_streams import StreamOrder, install_streams
@@ -91,6 +92,7 @@ class FakeDevice:
             keep_checkpoints_away(patches, self.tensors.note)
             ask_for_world(patches)
             profile_host_alone(patches)
+            run_scripts_unfused(patches, self.tensors.note)
             let_states_be_unknown(patches, self.tensors.note)
             answer_for_tools(patches, self.device, self.count, self.tensors.note)
             self.threads.install(patches)
