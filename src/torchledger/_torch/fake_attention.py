@@ -12,6 +12,9 @@ from typing import Any
 
 import torch
 
+from torchledger._torch.fake_library import AttentionQuestion
+from torchledger._torch.patching import Patches
+
 MATH, FLASH, EFFICIENT, CUDNN = 0, 1, 2, 3
 """``sdp::SDPBackend``."""
 
@@ -28,6 +31,42 @@ def choose_attention(asked: Any, capability: tuple[int, int]) -> int:
         if backend in _CAN and _IS_ON[backend]() and _CAN[backend](asked, capability):
             return backend
     return MATH
+
+
+def answer_for_kernels(patches: Patches, capability: tuple[int, int]) -> None:
+    """Have ``torch.backends.cuda.can_use_flash_attention`` and its like answer for the device, as attention with a
+    causal bias asks them before it names its kernel itself."""
+    for name, backend in _ASKED.items():
+        patches.set(torch._C, name, _answer_for(backend, capability))
+
+
+def _answer_for(backend: int, capability: tuple[int, int]) -> Callable[..., bool]:
+    def answer(params: Any, debug: bool = False) -> bool:
+        return _IS_ON[backend]() and _CAN[backend](_question_of(params), capability)
+
+    return answer
+
+
+def _question_of(params: Any) -> AttentionQuestion:
+    """What ``SDPAParams`` ask, as the library in place of the device's asks it."""
+    asked, query, mask = AttentionQuestion(), params.query, params.attn_mask
+    asked.rank = query.dim()
+    for name in ("query", "key", "value"):
+        tensor = getattr(params, name)
+        if asked.rank == tensor.dim() == 4:
+            for place, size in enumerate(tensor.shape):
+                setattr(asked, f"{name}_{place}", int(size))
+            setattr(asked, f"{name}_stride", int(tensor.stride(3)))
+    asked.dtype_bytes = query.element_size()
+    asked.is_half = query.dtype in (torch.float16, torch.bfloat16)
+    if mask is not None:
+        asked.mask_rank, asked.mask_requires_grad = mask.dim(), mask.requires_grad
+        for place, size in enumerate(mask.shape[-4:], start=4 - min(4, mask.dim())):
+            setattr(asked, f"mask_{place}", int(size))
+        asked.mask_stride = int(mask.stride(-1)) if mask.dim() else 0
+    asked.is_causal, asked.enable_gqa = params.is_causal, params.enable_gqa
+    asked.has_dropout = params.dropout > 0
+    return asked
 
 
 def _can_cudnn(asked: Any, capability: tuple[int, int]) -> bool:
@@ -113,3 +152,9 @@ _IS_ON = {
     FLASH: lambda: bool(torch._C._get_flash_sdp_enabled()),
     EFFICIENT: lambda: bool(torch._C._get_mem_efficient_sdp_enabled()),
 }
+_ASKED = {
+    "_can_use_flash_attention": FLASH,
+    "_can_use_mem_efficient_attention": EFFICIENT,
+    "_can_use_cudnn_attention": CUDNN,
+}
+"""What asks whether a kernel can do a call."""

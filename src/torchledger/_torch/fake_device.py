@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from torchledger._torch.fake_attention import choose_attention
+from torchledger._torch.fake_attention import answer_for_kernels, choose_attention
 from torchledger._torch.fake_captures import Captures
 from torchledger._torch.fake_checkpoints import keep_checkpoints_away
 from torchledger._torch.fake_generators import device_state, let_states_be_unknown
@@ -87,6 +87,7 @@ class FakeDevice:
             patches = Patches()
             stack.callback(patches.undo)
             _patch_cuda(patches, self)
+            answer_for_kernels(patches, capability)
             install_streams(patches, self.order)
             compile_for_fake_device(patches, self.device, self.decisions, self.tensors, self._pays)
             keep_checkpoints_away(patches, self.tensors.note)

@@ -1,4 +1,4 @@
-"""TorchScript without a device: its functions run operator by operator, as its fusers ask CUDA's compiler for kernels."""
+"""TorchScript without a device: its functions run operator by operator, as its fusers ask for a compiler of CUDA."""
 
 from __future__ import annotations
 

@@ -48,12 +48,13 @@ for _name in _OWN_NAMES:
 
 
 def take_subclasses(patches: Patches) -> None:
-    """Until ``patches`` are undone let ``as_subclass`` and ``_make_subclass`` take fake tensors.
+    """Until ``patches`` are undone let ``as_subclass`` and ``_make_subclass`` take fake tensors, and classes be called.
 
     Each class is given one of its own that is fake, too: C++ lets no tensor be of two Python objects.
     """
     made: dict[type, type] = {}
     as_subclass, make_subclass = torch.Tensor.as_subclass, torch.Tensor._make_subclass
+    new: Any = torch.Tensor.__new__
 
     def fake_of(cls: type) -> type:
         if issubclass(cls, FakeTensor):
@@ -81,6 +82,12 @@ def take_subclasses(patches: Patches) -> None:
         with torch._C.DisableTorchFunctionSubclass():
             return taken(data.detach(), cls).requires_grad_(bool(needs_gradient))
 
+    def called(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if cls is torch.Tensor or unpacks_itself(cls):
+            return new(cls, *args, **kwargs)
+        return taken(new(torch.Tensor, *args, **kwargs), cls)
+
+    patches.hide(torch.Tensor, "__new__", staticmethod(called))
     patches.set(torch.Tensor, "as_subclass", taken)
     patches.set(torch.Tensor, "_make_subclass", staticmethod(made_of))
 

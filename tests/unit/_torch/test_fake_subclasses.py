@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
 from torchledger._torch.eager_calls import EagerCalls
 from torchledger._torch.fake_device import FakeDevice
@@ -57,6 +58,42 @@ def test_a_class_made_by_hand_needs_a_gradient_if_it_is_asked_to(fake: FakeDevic
     assert isinstance(made, Picture) and made.requires_grad and not rows.requires_grad
     (made * 2).sum().backward()
     assert made.grad is not None and made.grad.shape == (4, 4)
+
+
+def test_a_class_that_is_called_makes_a_tensor_of_its_own(fake: FakeDevice) -> None:
+    for made in (Picture([1.0, 2.0]), Picture(3, REAL_BYTES), Picture(torch.ones(2, 2))):
+        assert isinstance(made, Picture) and isinstance(made * 2, Picture)
+    assert Picture([1.0, 2.0]).tolist() == [1.0, 2.0]
+    assert type(torch.Tensor([1.0])) is torch.Tensor
+
+
+def test_classes_are_called_as_ever_behind_a_plan() -> None:
+    with FakeDevice(HOPPER):
+        pass
+    assert "__new__" not in vars(torch.Tensor)
+    assert type(Picture([1.0])) is Picture and type(torch.Tensor([1.0])) is torch.Tensor
+
+
+@pytest.mark.parametrize(
+    ("bias", "dtype", "kernel"),
+    [
+        (causal_upper_left, torch.bfloat16, "_scaled_dot_product_cudnn_attention"),
+        (causal_lower_right, torch.bfloat16, "_scaled_dot_product_flash_attention"),
+        (causal_lower_right, torch.float32, "_efficient_attention_forward"),
+    ],
+)
+def test_a_causal_bias_has_the_kernel_that_it_names_itself(
+    bias: Any, dtype: torch.dtype, kernel: str, fake: FakeDevice
+) -> None:
+    query = torch.randn(2, 4, 16, 64, device="cuda", dtype=dtype, requires_grad=True)
+    rows = torch.randn(2, 4, 32, 64, device="cuda", dtype=dtype)
+    listener = EagerCalls(lambda: None)
+    assert listener.start()
+    made = nn.functional.scaled_dot_product_attention(query, rows, rows, attn_mask=bias(16, 32))
+    listener.stop()
+    made.sum().backward()
+    assert kernel in {call.call.name.removeprefix("aten::") for call in listener.calls}
+    assert made.shape == query.shape and query.grad is not None
 
 
 @pytest.mark.parametrize("size", [8, 96])
