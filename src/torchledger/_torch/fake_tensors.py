@@ -7,6 +7,7 @@ value that the program asks of a fake tensor is given a stand-in, which is noted
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import sys
@@ -21,6 +22,7 @@ import torch
 import torch.utils._foreach_utils
 from torch._guards import TracingContext
 from torch._higher_order_ops.utils import registered_hop_fake_fns
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -272,7 +274,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
                 "script without it, or with a fixed size in its place."
             ) from error
         except (AssertionError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and not wants_device(error):
+            if not _is_said_anew(error):
                 raise
             if real_layouts(args, kwargs):
                 return self._by_example(func, args, kwargs)
@@ -475,6 +477,8 @@ class FakeTensors(FakeTensorMode, _OnThreads):
     def _patch(self) -> None:
         """What C++ would read of memory, and modules that move to the device."""
         patches, mode = self._patches, self
+        fake_tensor.log.addFilter(_is_not_said_anew)
+        patches.on_undo(lambda: fake_tensor.log.removeFilter(_is_not_said_anew))
 
         def note_values(known: Any) -> None:
             if (origin := origin_of(known)) is not None:
@@ -670,6 +674,17 @@ _LBFGS, _CURVATURE = "torch/optim/lbfgs.py", 1e-10
 come, and works with all that it has kept."""
 
 _PASSES_TRUTH_ON = frozenset({"mul", "bitwise_and", "logical_and", "all", "any", "_to_copy", "view", "stack", "detach"})
+
+
+def _is_said_anew(error: BaseException) -> bool:
+    """Whether an error of torch's own rule for an operator is said in words of ours, with the program's line."""
+    return isinstance(error, AssertionError) or wants_device(error)
+
+
+def _is_not_said_anew(record: logging.LogRecord) -> bool:
+    """Keeps torch from writing the whole stack of such an error before."""
+    error = record.exc_info[1] if record.exc_info else None
+    return error is None or not _is_said_anew(error)
 
 
 def _is_current(mode: FakeTensors) -> bool:

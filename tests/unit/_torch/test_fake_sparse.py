@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -55,7 +56,25 @@ def test_a_sparse_matrix_is_moved_and_multiplied_with_its_gradient(fake: FakeDev
     assert made.shape == (2, 5) and weights.grad is not None and weights.grad.shape == (3, 5)
 
 
-def test_other_sparse_layouts_are_refused_and_it_is_said_which_are_followed(fake: FakeDevice) -> None:
+def test_other_sparse_layouts_are_refused_and_it_is_said_which_are_followed(
+    fake: FakeDevice, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("torch"), "propagate", True)
     rows = torch.eye(4).to_sparse_csr()
-    with pytest.raises(NoShapeError, match=r"is given torch.sparse_csr, where a plan follows torch.sparse_coo alone"):
+    said = r"test_fake_sparse.py:\d+ .* is given torch.sparse_csr, where a plan follows torch.sparse_coo alone"
+    with pytest.raises(NoShapeError, match=said):
         rows.cuda()
+    assert not caplog.records
+
+
+def test_torch_writes_of_what_is_not_said_anew_alone(
+    fake: FakeDevice, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("torch"), "propagate", True)
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    for words in ("CUDA driver version is insufficient", "sizes do not match"):
+        try:
+            raise RuntimeError(words)
+        except RuntimeError:
+            log.exception("failed")
+    assert [str(each.exc_info[1]) for each in caplog.records if each.exc_info] == ["sizes do not match"]
