@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_unflatten
 
 from torchledger._torch.fake_gradients import asks_for_zeros
+from torchledger._torch.fake_ranges import taken_by
 from torchledger._torch.fake_recurrent import RECURRENT
 from torchledger._torch.fake_shares import shares_of
 from torchledger._torch.tensors import tensors_in, tree_map
@@ -168,12 +169,16 @@ _KEEPS = tuple(
 
 
 def _nonzero(tensor: Any) -> Any:
+    if (taken := taken_by(tensor)) is not None:
+        return _indices(tensor, taken[0], tensor.dim())
     count, share = tensor.numel(), getattr(tensor, "_share", None)
     return _indices(tensor, count if share is None else math.ceil(count * share), tensor.dim())
 
 
 def _masked(tensor: Any, mask: Any) -> Any:
-    return tensor.new_empty(math.prod(torch.broadcast_shapes(tensor.shape, mask.shape)))
+    shape = torch.broadcast_shapes(tensor.shape, mask.shape)
+    taken = taken_by(mask) if shape == mask.shape else None
+    return tensor.new_empty(math.prod(shape) if taken is None else taken[0])
 
 
 def _unique(tensor: Any, is_sorted: bool = True, inverse: bool = False, counts: bool = False) -> Any:

@@ -46,6 +46,7 @@ from torchledger._torch.fake_operators import (
     real_layouts,
     shapes_by_example,
 )
+from torchledger._torch.fake_ranges import note_ranges, taken_by
 from torchledger._torch.fake_shares import ARE_SHARES, count_shares, origin_of, shares_of
 from torchledger._torch.fake_sparse import MASKED, SPARSE, is_sparse
 from torchledger._torch.fake_subclasses import are_of_program, as_plain, take_subclasses, unpacks_itself
@@ -288,6 +289,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             result._stand_in = True
         if args and isinstance(result, (FakeTensor, tuple, list)) and isinstance(func, torch._ops.OpOverload):
             note_choices(func, args, result)
+            note_ranges(func, args, result)
             count_shares(func, args, kwargs, result)
         return result
 
@@ -416,7 +418,10 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         if name == "aten::repeat_interleave.Tensor" and kwargs.get("output_size") is not None:
             return result  # likewise
         first = next(tensors_in(result))
-        self.note(f"the size of the result of {name.partition('.')[0]}", first.shape[0] if first.dim() else 1)
+        size = first.shape[0] if first.dim() else 1
+        taken = next((found for each in tensors_in(args) if (found := taken_by(each)) is not None), None)
+        said = size if taken is None else f"{size:,}, {taken[1]}"
+        self.note(f"the size of the result of {name.partition('.')[0]}", said)
         return result
 
     def _equal(self) -> bool:
