@@ -558,7 +558,7 @@ def _as_shape(tensor: torch.Tensor) -> Tensor:
     if is_nested(tensor):  # a profiler knows no shape of it either
         return Tensor((), dtype)
     if tensor.layout in _SPARSE:
-        return Tensor(tuple(tensor.shape), dtype, None, _held_bytes(tensor))
+        return Tensor(tuple(tensor.shape), dtype, None, *_held_bytes(tensor))
     strides = tuple(tensor.stride()) if tensor.layout == torch.strided else None
     return Tensor(tuple(tensor.shape), dtype, strides)
 
@@ -566,15 +566,16 @@ def _as_shape(tensor: torch.Tensor) -> Tensor:
 _SPARSE = frozenset((torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc))
 
 
-def _held_bytes(tensor: torch.Tensor) -> int:
-    """Bytes of a sparse tensor's values and of the numbers that say where they are."""
+def _held_bytes(tensor: torch.Tensor) -> tuple[int, int]:
+    """Bytes of a sparse tensor's values and of the numbers that say where they are, and of the values alone."""
     if tensor.layout == torch.sparse_coo:
         parts = [tensor._values(), tensor._indices()]
     elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
         parts = [tensor.values(), tensor.col_indices(), tensor.crow_indices()]
     else:
         parts = [tensor.values(), tensor.row_indices(), tensor.ccol_indices()]
-    return sum(each.numel() * each.element_size() for each in parts)
+    sizes = [each.numel() * each.element_size() for each in parts]
+    return sum(sizes), sizes[0]
 
 
 def _as_text(value: Any) -> str:

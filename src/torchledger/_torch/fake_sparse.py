@@ -66,3 +66,6 @@ SPARSE: Mapping[Any, Callable[..., Any]] = {
 
 MASKED: Mapping[Any, Callable[..., Any]] = {_ATEN.sparse_mask.default: _masked}
 """Operators that make a sparse tensor like another one."""
+
+MERGES = frozenset((_ATEN._coalesce.default,))
+"""Those of which the values say how many elements are left."""

@@ -48,7 +48,7 @@ from torchledger._torch.fake_operators import (
 )
 from torchledger._torch.fake_ranges import note_ranges, taken_by
 from torchledger._torch.fake_shares import ARE_SHARES, count_shares, origin_of, shares_of
-from torchledger._torch.fake_sparse import MASKED, SPARSE, is_sparse
+from torchledger._torch.fake_sparse import MASKED, MERGES, SPARSE, is_sparse
 from torchledger._torch.fake_subclasses import are_of_program, as_plain, take_subclasses, unpacks_itself
 from torchledger._torch.fake_triton import NAMESPACE as TRITON_KERNELS
 from torchledger._torch.patching import Patches
@@ -250,7 +250,10 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             return self._sized(func.name(), args, kwargs)
         if func in MASKED or (func in SPARSE and is_sparse(args)):
             with self:
-                return (MASKED.get(func) or SPARSE[func])(*args, **kwargs)
+                result = (MASKED.get(func) or SPARSE[func])(*args, **kwargs)
+            if func in MERGES:
+                self.note(f"how many elements {func._schema.name} leaves", f"{result._nnz():,}, all of them")
+            return result
         if func in ONLY_THERE:
             with self:
                 return ONLY_THERE[func](*args, **kwargs)

@@ -43,11 +43,16 @@ class OptimizerFacts:
 
 @dataclass(frozen=True)
 class TensorArgument:
-    """A tensor as an eager operator was given it; ``dtype`` by its torch name, ``None`` where it was not recorded."""
+    """A tensor as an eager operator was given it; ``dtype`` by its torch name, ``None`` where it was not recorded.
+
+    ``held_bytes`` is what a sparse tensor holds, its values and their places; ``None`` of any other, and where it was
+    not recorded.
+    """
 
     shape: tuple[int, ...]
     dtype: str | None = None
     stride: tuple[int, ...] | None = None
+    held_bytes: int | None = None
 
 
 @dataclass(frozen=True)

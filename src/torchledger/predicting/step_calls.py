@@ -243,7 +243,7 @@ def _price(model: TimeModel, call: StepCall, as_launches: _AsLaunches, *, beside
     if (single := _one_of_list(call)) is not None:
         return _times(_price(model, single, as_launches), call)
     if is_of_sparse(call):
-        return _by_bytes(model, replace(call, flops=None), "how many values a sparse matrix has decides its time")
+        return _by_bytes(model, replace(call, flops=None), "what sparse tensors hold decides its time")
     if (by_parts := price_by_parts(model, call)) is not None:
         return by_parts
     if is_adaptive_pool(operator_name(call.name)[1]) and ADAPTIVE_POOLS in model.entries:
@@ -317,8 +317,10 @@ _OF_ROWS_BEHIND_ONE_ANOTHER = ("native_layer_norm", "native_layer_norm_backward"
 
 
 def is_of_sparse(call: StepCall) -> bool:
-    """True for a product with a matrix that has no strides while others have: a sparse one, whose FLOPs are fewer than
-    its shape says."""
+    """True for a call that was given a sparse tensor, of which its bytes alone tell. Records of before say so of no
+    tensor: of a product it is a matrix that has no strides while others have."""
+    if any(each.held_bytes is not None for each in call.arguments):
+        return True
     matrices = [each for each in call.arguments if len(each.shape) > 1]
     is_product = _is_product(call) or "sparse" in call.name
     return is_product and any(each.stride is None for each in matrices) and any(each.stride for each in matrices)

@@ -348,7 +348,7 @@ def _as_made(entry: Entry, heard: OpCall) -> OpCall:
 
 
 def _argument(tensor: Tensor) -> TensorArgument:
-    return TensorArgument(tensor.shape, tensor.dtype, tensor.strides)
+    return TensorArgument(tensor.shape, tensor.dtype, tensor.strides, tensor.held_bytes)
 
 
 def with_group(call: StepCall, entry: Entry, heard: EagerCall | None) -> StepCall:

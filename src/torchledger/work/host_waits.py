@@ -2,7 +2,8 @@
 
 An operator whose result is as long as values say reads that length before it allocates, and some check what they are
 given. The counts are those of ATen's sources for CUDA (torch 2.11 and 2.13): ``Nonzero.cu``, ``Unique.cu``,
-``SummaryOps.cu``, ``Distributions.cpp``, ``TensorAdvancedIndexing.cpp``; a barrier waits in ``ProcessGroupNCCL.cpp``.
+``SummaryOps.cu``, ``Distributions.cpp``, ``TensorAdvancedIndexing.cpp``, ``SparseCUDATensor.cu``; a barrier waits in
+``ProcessGroupNCCL.cpp``.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ _ALWAYS: Mapping[str, int] = {
     "aten::_unique2": 1,
     "aten::unique_dim": 1,
     "aten::unique_consecutive": 1,
+    "aten::_coalesce": 1,  # how many places are left
     "aten::bincount": 2,  # the least, which may not be negative, and the largest
     "aten::equal": 1,
     "aten::_linalg_check_errors": 1,

@@ -77,11 +77,20 @@ def _embedding_bag(call: OpCall) -> Cost | None:
 
 
 def _embedding_bag_backward(call: OpCall) -> Cost | None:
-    gradient, rows = call.tensor(0), call.ints(6 if call.base_name == "_embedding_bag_backward" else 5)
+    is_either = call.base_name == "_embedding_bag_backward"  # which may be asked for a sparse gradient
+    gradient, rows = call.tensor(0), call.ints(6 if is_either else 5)
     if gradient is None or rows is None:
         return None
+    indices, bag_of = call.tensor(1), call.tensor(3)
+    if is_either and call.constant(_IS_SPARSE) == "True":
+        if indices is None or bag_of is None:
+            return None
+        return _gathered(gradient, bag_of, Tensor((indices.numel, gradient.shape[-1]), gradient.dtype))
     table = Tensor((rows[0], gradient.shape[-1]), gradient.dtype)
     return revised(memory_cost(call.tensors, [table]), bytes_quality="estimated")
+
+
+_IS_SPARSE = 9
 
 
 def _embedding_backward(call: OpCall) -> Cost | None:

@@ -26,6 +26,7 @@ class _Count:
 _COUNTS: Mapping[str, _Count] = {
     "_cdist_forward": _Count(12),
     "_chunk_cat": _Count(2),
+    "_coalesce": _Count(12),  # by its source (SparseCUDATensor.cu): places copied, numbered, sorted and made unique
     "_embedding_bag_backward": _Count(12, 31),
     "_embedding_bag_dense_backward": _Count(12, 31),
     "_foreach_norm": _Count(3),

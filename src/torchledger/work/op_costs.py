@@ -25,6 +25,7 @@ from torchledger.work.op_shapes import UNRECORDED_DTYPE, Argument, OpCall
 from torchledger.work.pointwise_costs import POINTWISE_COSTS
 from torchledger.work.product_costs import PRODUCT_COSTS
 from torchledger.work.reduction_costs import REDUCTION_COSTS
+from torchledger.work.sparse_costs import is_of_sparse, sparse_cost
 
 NO_TENSOR_SHAPES = "the trace holds no shapes for this operator (recorded without record_shapes=True)"
 
@@ -44,6 +45,8 @@ def op_cost(call: OpCall) -> Cost:
         return Cost(reason=LONG_LIST)
     if any(tensor.dtype == UNRECORDED_DTYPE for tensor in call.tensors):
         return _assuming(call, "float32")
+    if is_of_sparse(call) and call.base_name not in VIEWS:
+        return sparse_cost(call)
     formula = FORMULAS.get(call.base_name)
     if formula is None and call.base_name.startswith("_foreach_"):
         formula = foreach_cost
@@ -88,7 +91,7 @@ def _assuming(call: OpCall, dtype: str) -> Cost:
 
 def _unknown_operator(call: OpCall) -> Cost:
     """An operator without a formula: bytes as if it read each input once and wrote one like the largest."""
-    largest = max(call.tensors, key=lambda tensor: tensor.numel if tensor.held_bytes is None else 0)
+    largest = max(call.tensors, key=lambda tensor: tensor.numel)
     cost = memory_cost(call.tensors, [dense(largest)])
     if cost.bytes_moved is None:
         return cost

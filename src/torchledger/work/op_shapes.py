@@ -79,7 +79,8 @@ UNRECORDED_DTYPE = "that list (not recorded)"
 class Tensor:
     """A tensor's shape, dtype (by its torch name) and strides in elements (``None``: not recorded).
 
-    ``held_bytes`` is what a sparse tensor holds, its values and their places; ``None`` for any other.
+    ``held_bytes`` is what a sparse tensor holds, its values and their places, ``value_bytes`` what the values alone
+    take; ``None`` for any other tensor.
 
     >>> Tensor((4, 8), "float32").bytes
     128
@@ -89,6 +90,17 @@ class Tensor:
     dtype: str
     strides: tuple[int, ...] | None = None
     held_bytes: int | None = None
+    value_bytes: int | None = None
+
+    @property
+    def is_sparse(self) -> bool:
+        """True for a tensor that holds some of its elements alone."""
+        return self.held_bytes is not None
+
+    @property
+    def values(self) -> int | None:
+        """How many elements a sparse tensor holds; ``None`` where that is unknown, and of any other tensor."""
+        return None if self.value_bytes is None or not self.element_size else self.value_bytes // self.element_size
 
     @property
     def numel(self) -> int:

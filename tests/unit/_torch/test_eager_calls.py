@@ -281,5 +281,5 @@ def test_a_sparse_matrix_counts_for_what_it_holds() -> None:
         finally:
             assert heard.stop()
         found = [each for call in heard.calls for each in call.call.tensors if each.held_bytes is not None]
-        assert found and {each.bytes for each in found} == {held}
+        assert found and {(each.bytes, each.values) for each in found} == {(held, 64)}
         assert not heard.faults

@@ -43,6 +43,9 @@ def test_sparse_gradients_of_an_embedding_have_a_row_for_each_index(
     gradient = layer.weight.grad
     assert gradient is not None and gradient.layout is torch.sparse_coo and gradient._nnz() == 21
     assert gradient.coalesce().values().shape == (21, 4)
+    assert ("how many elements aten::_coalesce leaves", "21, all of them") in {
+        (each.asked, each.value) for each in fake.tensors.stand_ins
+    }
 
 
 def test_a_sparse_matrix_is_moved_and_multiplied_with_its_gradient(fake: FakeDevice) -> None:

@@ -430,6 +430,31 @@ def test_a_view_is_taken_over_by_a_compilers_own_mode(tmp_path: Path) -> None:
     assert taken and all(taken)
 
 
+@pytest.mark.parametrize("kind", ["SGD", "SparseAdam", "Adagrad"])
+def test_sparse_gradients_take_what_they_hold_whatever_their_table_is(kind: str, tmp_path: Path) -> None:
+    found = []
+    for rows in (100_000, 50_000_000):
+
+        def program(rows: int = rows) -> None:
+            bags = nn.EmbeddingBag(rows, 32, mode="sum", sparse=True).cuda()
+            optimizer = getattr(torch.optim, kind)(bags.parameters(), lr=0.1)
+            for _ in range(6):
+                optimizer.zero_grad()
+                bags(torch.randint(0, rows, (512, 4), device="cuda")).sum().backward()
+                optimizer.step()
+
+        outcome = run_without_device(program, tmp_path / f"{rows}.ledger", H200)
+        _, calls = read(outcome)
+        held = {each.held_bytes for call in calls for each in call.arguments if each.held_bytes is not None}
+        assert held == {512 * 4 * (32 * 4 + 8)}
+        names = [call.name for call in calls]
+        waited = [names[place - 1] for place, call in enumerate(calls) if call.kind == "synchronization"]
+        assert waited == ([] if kind == "SGD" else ["aten::_coalesce"])
+        step, *_ = predict_ledger(find_model("H200"), outcome.path)
+        found.append(step.device_us)
+    assert found[0] == pytest.approx(found[1]) and found[1] < 300
+
+
 def test_what_reads_the_length_of_its_result_is_waited_for_at_its_line(tmp_path: Path) -> None:
     def program() -> None:
         weight = torch.nn.Parameter(torch.zeros(64, 64, device="cuda"))

@@ -507,6 +507,20 @@ def test_a_sparse_product_is_priced_by_the_bytes_that_it_holds(h200: TimeModel) 
     assert priced.duration_us < 100 and "sparse" in (priced.note or "")
 
 
+def test_what_is_added_to_a_table_is_priced_by_what_it_holds_whatever_the_table_is(h200: TimeModel) -> None:
+    found = []
+    for rows in (10**5, 10**8):
+        arguments = (
+            TensorArgument((rows, 32), "float32", (32, 1)),
+            TensorArgument((rows, 32), "float32", None, 4_456_448),
+        )
+        call = replace(on_gpu("aten::add_", bytes_moved=12_845_056), arguments=arguments)
+        ((_, priced),) = price_calls(h200, [call], ran_on_cpu=False)
+        assert priced.model == "roofline" and "what sparse tensors hold" in (priced.note or "")
+        found.append(priced.duration_us)
+    assert found[0] == found[1] < 10
+
+
 def test_peak_memory_of_replayed_graphs_says_what_it_lacks() -> None:
     assert note_on_pools(None).endswith("which nothing counts")
     assert note_on_pools(4_920_000_000).endswith("the allocator had 4,920,000,000 bytes reserved where it ran")

@@ -16,6 +16,7 @@ def of(name: str, *arguments: Argument, constants: tuple[str, ...] = ()) -> int:
 
 def test_what_is_as_long_as_values_say_is_waited_for() -> None:
     assert of("aten::nonzero", MASK) == of("aten::masked_select", ROWS, MASK) == of("aten::_unique2", PLACES) == 1
+    assert of("aten::_coalesce", Tensor((8, 4), "float32", None, 40, 32)) == 1
     assert of("aten::mm", ROWS, ROWS) == of("aten::topk", ROWS) == of("aten::sort", ROWS) == 0
 
 
