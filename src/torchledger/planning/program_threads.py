@@ -119,7 +119,7 @@ class Ending:
             raise StepRecorded
 
 
-_OF_THE_COMPILER = ("InductorError", "BackendCompilerFailed")
+_OF_THE_COMPILER = ("InductorError", "BackendCompilerFailed", "UncapturedHigherOrderOpError", "Unsupported")
 
 
 def explain(error: BaseException, *, thread: str | None = None) -> str:
