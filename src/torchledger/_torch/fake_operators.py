@@ -368,6 +368,7 @@ ONLY_THERE: Mapping[Any, Callable[..., Any]] = {
     _ATEN.batch_norm_stats.default: _statistics,
     _ATEN.batch_norm_gather_stats_with_counts.default: _gathered_statistics,
     _ATEN.batch_norm_elemt.default: _like_first,
+    _ATEN._transformer_encoder_layer_fwd.default: _like_first,
     _ATEN.batch_norm_backward_reduce.default: _reduced,
     _ATEN.batch_norm_backward_elemt.default: _like_first,
     _ATEN.cudnn_grid_sampler.default: _sampled,

@@ -169,6 +169,18 @@ def test_what_dynamo_traces_asks_no_kernel_of_the_device_for_what_it_makes(fake:
     assert cell.weight_hh.grad is not None and cell.weight_hh.grad.shape == (12, 4)
 
 
+def test_an_encoder_that_is_compiled_runs_each_layer_as_one_operator_as_there(fake: FakeDevice) -> None:
+    torch._dynamo.reset()
+    layers = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(64, 4, 128, batch_first=True), 2, enable_nested_tensor=False
+    )
+    layers = layers.to("cuda", torch.bfloat16).eval()
+    made = torch.compile(lambda rows: layers(rows).mean(1), backend="aot_eager", fullgraph=True)
+    with torch.inference_mode():  # builds for CUDA alone have a kernel that would be asked
+        rows = made(torch.ones(8, 16, 64, device="cuda", dtype=torch.bfloat16))
+    assert (rows.shape, rows.dtype, rows.device.type) == ((8, 64), torch.bfloat16, "cuda")
+
+
 PASSES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "maximum": lambda given: torch.maximum(given, given.flip(0)),
     "limits that are tensors": lambda given: given.clamp(given.flip(0), given.flip(1)),
