@@ -8,7 +8,7 @@ log reads as often, and goes on all the same.
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torchledger.program_text import parsed, statements_around, statements_in
@@ -19,6 +19,11 @@ _CHECKS = frozenset({"isfinite", "isnan", "isinf"})
 _TRAINS = frozenset({"backward", "zero_grad"})
 """A loop in which these are called, or an optimizer's ``step``, goes round once for each step."""
 
+_ASKED = "asked"
+"""Stands among names for the condition, or the value, that asks."""
+
+_PASS_TRUTHS_ON = frozenset({"item", "all", "any", "bool", "clone", "cpu", "detach"})
+
 _LENGTHS = frozenset({"len", ".shape", ".size"})
 
 _LOOPS = (ast.While, ast.For, ast.AsyncFor)
@@ -26,6 +31,9 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 _Names = frozenset[str]
 """Variables, and attributes with a dot before them (``.converged``), of whatever object."""
+
+_Truths = Mapping[str, bool]
+"""Of such names what they hold where what is read is true; those of which the text does not tell are left out."""
 
 
 def may_end_a_loop(lines: Sequence[str]) -> bool:
@@ -51,8 +59,8 @@ def may_end_a_loop(lines: Sequence[str]) -> bool:
 class ValueLoop:
     """A ``while`` that goes round as long as a value says.
 
-    ``goes_on`` is the truth that has it go on, where the truth itself is asked for, and ``None`` where it follows from
-    what is read. ``is_test`` is True where that is its own condition, False where an ``if`` in it leaves it. One that
+    ``goes_on`` is the truth that has it go on, where a truth is asked for and the text tells; ``None`` where it follows
+    from what is read otherwise. ``is_test`` is True where its own condition asks, False where its body does. One that
     ``trains`` goes round once for each step, and one that counts ends at its last number, too (``ends_anyway``). Where
     what is read says whether a solver takes its step or tries a smaller one, the loop ``advances`` if it is true.
     """
@@ -75,18 +83,21 @@ def value_loop(lines: Sequence[str]) -> ValueLoop | None:
     They are those of a stack, as for ``may_end_a_loop``.
     """
     carried: _Names = frozenset()
+    told: _Truths = {}
     trains = chooses = False
     for line in reversed(lines):
         found = _Line.find(line)
         if found is None:
             return None
         chooses = chooses or (not carried and found.chooses())
-        if (loop := found.value_loop(carried)) is not None:
+        told = found.truths(carried, told)
+        if (loop := found.value_loop(carried, told)) is not None:
             return replace(loop, trains=loop.trains or trains, advances=loop.advances or chooses)
         trains = trains or found.trains()
         carried = found.carried(carried)
         if not carried:
             return None
+        told = {name: truth for name, truth in told.items() if name in carried}
     return None
 
 
@@ -142,8 +153,9 @@ class _Line:
         """Whether the function around it trains."""
         return isinstance(self._scope, _FUNCTIONS) and _trains(self._scope)
 
-    def value_loop(self, carried: _Names) -> ValueLoop | None:
-        """The innermost ``while`` of this function that ends by what is read here or was ``carried`` out of a call."""
+    def value_loop(self, carried: _Names, told: _Truths) -> ValueLoop | None:
+        """The innermost ``while`` of this function that ends by what is read here or was ``carried`` out of a call;
+        ``told`` is what ``truths`` says."""
         is_read_here = not carried or _RETURNED in carried
         if is_read_here and self._is_check():
             return None
@@ -153,15 +165,39 @@ class _Line:
                 continue
             trains, counts = _trains(loop), _counts(loop)
             if is_read_here and loop is self._statement:
-                goes_on = None if carried else not _is_contrary(loop.test)
-                return ValueLoop(goes_on, True, trains, counts)
+                return ValueLoop(told.get(_ASKED), True, trains, counts)
             if is_read_here and isinstance(self._statement, ast.If) and _leaves(self._statement):
-                ends_if = any(_may_leave(each) for each in self._statement.body)
-                return ValueLoop(None if carried else not ends_if, False, trains, counts)
+                return ValueLoop(_goes_on(self._statement, told.get(_ASKED)), False, trains, counts)
             if any(names & _mentioned(test) and not _checks(test) for test in (loop.test, *_ways_out(loop))):
-                advances = not carried and self._alone_assigns(names & _mentioned(loop.test), loop)
-                return ValueLoop(None, bool(names & _mentioned(loop.test)), trains, counts, advances)
+                goes_on = _truth_of_going_on(loop, told)
+                is_condition = goes_on is None and not carried
+                advances = is_condition and self._alone_assigns(names & _mentioned(loop.test), loop)
+                return ValueLoop(goes_on, False, trains, counts, advances)
         return None
+
+    def truths(self, carried: _Names, told: _Truths) -> _Truths:
+        """What the names of this function hold where what is read is true; ``told`` is the same of what was ``carried``
+        out of a call.
+
+        A name is told once: of one that is assigned in several ways the first that tells decides.
+        """
+        known = {name: truth for name, truth in told.items() if name != _RETURNED}
+        asked, value = told.get(_RETURNED) if carried else True, _decides(self._statement)
+        if asked is not None and value is not None and (not carried or isinstance(_asking(value), ast.Call)):
+            known[_ASKED] = asked ^ _is_contrary(value)
+            known |= {name: truth for name, truth in _told_by(self._statement, known[_ASKED]) if name not in known}
+        statements = [each for each in ast.walk(self._scope) if isinstance(each, ast.stmt)]
+        while True:
+            further = {
+                name: truth
+                for each in statements
+                if (test := _decides(each)) is not None and (follows := _truth_of(test, known)) is not None
+                for name, truth in _told_by(each, follows)
+                if name not in known
+            }
+            if not further:
+                return known
+            known |= further
 
     def chooses(self) -> bool:
         """Whether it is an ``if`` that assigns the same names either way."""
@@ -183,8 +219,8 @@ class _Line:
     def carried(self, carried: _Names) -> _Names:
         """What tells the caller of this function of what is read here."""
         names = self._reached(carried)
-        is_returned = isinstance(self._statement, ast.Return) and (not carried or _RETURNED in carried)
-        if is_returned or any(
+        is_returned = any(name == _RETURNED for name, _ in _told_by(self._statement, True))
+        if (is_returned and (not carried or _RETURNED in carried)) or any(
             isinstance(each, ast.Return) and each.value is not None and names & _mentioned(each.value)
             for each in ast.walk(self._scope)
         ):
@@ -220,6 +256,63 @@ class _Line:
             for each in ast.walk(self._scope)
             if isinstance(each, (ast.Assign, ast.AnnAssign)) and (made := each.value) is not None
         )
+
+
+def _told_by(statement: ast.stmt, truth: bool) -> Iterator[tuple[str, bool]]:
+    """What a statement assigns or returns where the expression that decides it is of that ``truth`` when what is read
+    is true: the expression itself, or in either way of a condition ``True`` or ``False``."""
+    if isinstance(statement, ast.If):
+        for way, sign in ((statement.body, truth), (statement.orelse, not truth)):
+            for each in way:
+                written = getattr(each, "value", None)
+                if isinstance(written, ast.Constant) and isinstance(written.value, bool):
+                    yield from _told_by(each, sign == written.value)
+    elif isinstance(statement, ast.Return):
+        yield _RETURNED, truth
+    elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        for target in targets:
+            if isinstance(target, (ast.Name, ast.Attribute)):
+                yield next(iter(_targets_in(target))), truth
+
+
+def _truth_of(expression: ast.expr, told: _Truths) -> bool | None:
+    """Which truth an expression has where what is read is true; ``None`` where its text does not say."""
+    if isinstance(expression, ast.Name):
+        return told.get(expression.id)
+    if isinstance(expression, ast.Attribute):
+        return told.get(f".{expression.attr}")
+    if isinstance(expression, ast.UnaryOp) and isinstance(expression.op, (ast.Not, ast.Invert)):
+        truth = _truth_of(expression.operand, told)
+        return None if truth is None else not truth
+    if isinstance(expression, ast.Call):
+        is_bool = isinstance(expression.func, ast.Name) and expression.func.id == "bool" and len(expression.args) == 1
+        if is_bool:
+            return _truth_of(expression.args[0], told)
+        is_passed_on = isinstance(expression.func, ast.Attribute) and expression.func.attr in _PASS_TRUTHS_ON
+        return _truth_of(expression.func.value, told) if is_passed_on else None  # type: ignore[attr-defined]
+    parts: Sequence[ast.expr] = ()
+    if isinstance(expression, ast.BoolOp):
+        parts = expression.values
+    elif isinstance(expression, ast.BinOp) and isinstance(expression.op, (ast.BitAnd, ast.BitOr)):
+        parts = expression.left, expression.right
+    truths = {truth for part in parts if (truth := _truth_of(part, told)) is not None}
+    return truths.pop() if len(truths) == 1 else None
+
+
+def _truth_of_going_on(loop: ast.While, told: _Truths) -> bool | None:
+    """Which truth of what is read has a loop go on, by its condition or a way out of it."""
+    if (truth := _truth_of(loop.test, told)) is not None:
+        return truth
+    ways = (each for each in ast.walk(loop) if isinstance(each, ast.If) and _leaves(each))
+    return next((goes_on for way in ways if (goes_on := _goes_on(way, _truth_of(way.test, told))) is not None), None)
+
+
+def _goes_on(way_out: ast.If, truth: bool | None) -> bool | None:
+    """Which truth of what is read does not leave the loop by an ``if``, whose condition has that ``truth`` where what
+    is read is true."""
+    leaves_if = any(_may_leave(each) for each in way_out.body)
+    return None if truth is None else truth ^ leaves_if
 
 
 def _decides(statement: ast.stmt) -> ast.expr | None:
@@ -276,9 +369,19 @@ def _is_optimizer_step(call: ast.Call) -> bool:
 
 def _is_contrary(test: ast.expr) -> bool:
     """Whether a condition holds where what it asks does not: of several that must hold, of the last that asks."""
-    asks = [each for each in _parts(test) if any(isinstance(inner, ast.Call) for inner in ast.walk(each))]
-    last = asks[-1] if asks else test
+    last = _last_that_asks(test)
     return isinstance(last, ast.UnaryOp) and isinstance(last.op, ast.Not)
+
+
+def _asking(test: ast.expr) -> ast.expr:
+    """What a condition asks, or the contrary of which."""
+    last = _last_that_asks(test)
+    return last.operand if isinstance(last, ast.UnaryOp) and isinstance(last.op, ast.Not) else last
+
+
+def _last_that_asks(test: ast.expr) -> ast.expr:
+    asks = [each for each in _parts(test) if any(isinstance(inner, ast.Call) for inner in ast.walk(each))]
+    return asks[-1] if asks else test
 
 
 def _counts(loop: ast.While) -> bool:

@@ -162,7 +162,7 @@ ENDED_BY = {
     ),
     "a number that is compared later": (
         "while error > 1e-3:\n    x = step(x)\n    error = x.norm().item()  # 1\n",
-        ValueLoop(None, True, False),
+        ValueLoop(None, False, False),
     ),
     "what a function returns": (
         "def residual(x):\n    return x.norm().item()  # 2\nwhile residual(x) > 1e-3:  # 1\n    x = step(x)\n",
@@ -186,24 +186,62 @@ ENDED_BY = {
     ),
     "whether it takes a step": (
         "while t < end:\n    new = step(x)\n    if (new - x).norm() < 1e-3:  # 1\n        t = t + h\n    h = h * 0.9\n",
-        ValueLoop(None, True, False, advances=True),
+        ValueLoop(None, False, False, advances=True),
     ),
     "whether a method of it takes a step": (
         "def advance(self):\n    if self.error < 1:  # 2\n        t = self.t + h\n    else:\n        t = self.t\n"
         "    return t\nwhile end > self.t:\n    self.t = advance(self)  # 1\n",
-        ValueLoop(None, True, False, advances=True),
+        ValueLoop(None, False, False, advances=True),
     ),
     "whether it is held back": (
         "while (x - y).norm() > 1e-3:\n    x = step(x)\n    if (x > 1e6).any():  # 1\n        x = x.clamp(max=1e6)\n",
-        ValueLoop(None, True, False),
+        ValueLoop(None, False, False),
+    ),
+    "a truth that is assigned": (
+        "while not done:\n    x = step(x)\n    done = (x < 1e-3).all().item()  # 1\n",
+        ValueLoop(False, False, False),
+    ),
+    "the contrary of what is assigned": (
+        "while not done:\n    x = step(x)\n    done = not (x > 1e-3).any()  # 1\n",
+        ValueLoop(True, False, False),
+    ),
+    "what follows of it": (
+        "while x.ok:\n    far = bool((x > 1e-3).any())  # 1\n    near = not far\n    x.ok = not (near or x.old)\n",
+        ValueLoop(True, False, False),
+    ),
+    "a break by what is assigned": (
+        "while True:\n    done = (x < 1e-3).all().item()  # 1\n    if done or n > 9:\n        break\n",
+        ValueLoop(False, False, False),
+    ),
+    "a flag that is set": (
+        "while go_on:\n    x = step(x)\n    if (x < 1e-3).all():  # 1\n        go_on = False\n",
+        ValueLoop(False, False, False),
+    ),
+    "a truth that a function returns": (
+        "def done(x):\n    return not (x > 1e-3).any()  # 2\nwhile not done(x):  # 1\n    x = step(x)\n",
+        ValueLoop(True, True, False),
+    ),
+    "a truth that a function returns written out": (
+        "def done(x):\n    if (x < 1e-3).all():  # 2\n        return True\n    return False\n"
+        "while True:\n    x = step(x)\n    if done(x):  # 1\n        break\n",
+        ValueLoop(False, False, False),
+    ),
+    "a truth that a function returns and its caller assigns": (
+        "def far(x):\n    found = bool((x > 1e-3).any())  # 2\n    return found\n"
+        "while not done:\n    x = step(x)\n    done = not far(x)  # 1\n",
+        ValueLoop(True, False, False),
+    ),
+    "a truth that another function makes something of": (
+        "while goes_on(done):\n    x = step(x)\n    done = bool((x < 1e-3).all())  # 1\n",
+        ValueLoop(None, False, False),
     ),
     "the loss of its steps": (
         "while loss > 0.1:\n    optimizer.step()\n    loss = model(x).item()  # 1\n",
-        ValueLoop(None, True, True),
+        ValueLoop(None, False, True),
     ),
     "the loss of an optimizer that calls for it": (
         "while loss > 0.1:\n    loss = lbfgs.step(closure)  # 1\n",
-        ValueLoop(None, True, True),
+        ValueLoop(None, False, True),
     ),
     "what a simulation says": (
         "while not done.all():  # 1\n    done = world.step(act(x))\n",
@@ -212,7 +250,7 @@ ENDED_BY = {
     "the loss of a function that makes a step": (
         "def train(x):\n    loss = model(x)\n    loss.backward()\n    return loss.item()  # 2\n"
         "while loss > 0.1:\n    loss = train(x)  # 1\n",
-        ValueLoop(None, True, True),
+        ValueLoop(None, False, True),
     ),
 }
 

@@ -26,6 +26,7 @@ from torchledger._torch.alignments import read_lengths_first
 from torchledger._torch.checkpoint_stops import watch_stops
 from torchledger._torch.composites import is_composite, taken_apart
 from torchledger._torch.fake_gradients import as_written, note_made
+from torchledger._torch.fake_limits import at_limit
 from torchledger._torch.fake_streams import Placed, StreamOrder, active_order
 from torchledger._torch.fake_subclasses import OfProgram
 from torchledger._torch.fake_tensors import FakeTensors, is_pinned_there
@@ -58,6 +59,7 @@ _NO_WORK = ("profiler", "prim")
 """Marks of a profiler, and questions to a tensor such as which device it is on."""
 _DISTRIBUTED = "DTensor"
 _SHARDINGS, _WHAT_WOULD_COME = "torch.distributed.tensor._sharding_prop", "_propagate_tensor_meta_non_cached"
+_READS_A_NUMBER = "aten::_local_scalar_dense"
 _NUMBER_BYTES = {bool: 1, int: 8, float: 8, complex: 16}
 
 
@@ -72,8 +74,9 @@ class EagerCall:
     parts this call works. ``stops`` says that a checkpoint ended what it ran again when the next operator was about to
     run. ``group`` and ``group_size`` are those of a collective, which is heard also where a compiled
     ``graph`` asks for it. ``source_device`` is where the source of a ``copy_`` lies, and ``is_pinned`` says of a copy
-    in a plan that it reads or fills pinned memory of the host. ``placed`` is its place among the streams of a device
-    that is not there. ``flops`` are known of an operator of the program's own alone, with a formula of its own.
+    in a plan that it reads or fills pinned memory of the host, ``is_limited`` of a truth that is read in one that a
+    limit of the program's own decides it in the end. ``placed`` is its place among the streams of a device that is not
+    there. ``flops`` are known of an operator of the program's own alone, with a formula of its own.
     ``parameters`` are those of its arguments that are integers, by their places.
     """
 
@@ -83,6 +86,7 @@ class EagerCall:
     device: str | None = None
     source_device: str | None = None
     is_pinned: bool = False
+    is_limited: bool = False
     sources: tuple[str, ...] = ()
     library: tuple[str, ...] = ()
     module: str | None = None
@@ -362,6 +366,7 @@ class EagerCalls(TorchDispatchMode):
             device=None if tensor is None else str(tensor.device),
             source_device=str(args[1].device) if call.name == _COPIES and isinstance(args[1], torch.Tensor) else None,
             is_pinned=call.name in _COPIES_OF_TENSORS and any(map(is_pinned_there, args[:2])),
+            is_limited=call.name == _READS_A_NUMBER and at_limit(args[0]) is not None,
             sources=sources,
             library=library,
             module=None if module is None else self._module_names.get(id(module), type(module).__name__),

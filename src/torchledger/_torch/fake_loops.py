@@ -14,7 +14,7 @@ from itertools import chain, cycle, repeat
 from types import FrameType
 
 from torchledger._torch.user_lines import user_stack
-from torchledger.loop_ends import ValueLoop, value_loop
+from torchledger.loop_ends import ValueLoop, may_end_a_loop, value_loop
 
 _SMALL, _LARGE = 1e-9, 1e9
 _AT_MOST = 32
@@ -27,6 +27,7 @@ class FakeLoops:
     def __init__(self, generated: Collection[str]) -> None:
         self._generated = generated
         self._found: dict[tuple[str, ...], ValueLoop | None] = {}
+        self._may_end: dict[tuple[str, ...], bool] = {}
         self._inside: set[str] = set()
         self._numbers: dict[str, Iterator[float]] = {}
 
@@ -48,6 +49,13 @@ class FakeLoops:
             is_first = line not in self._inside
         (self._inside.add if is_first else self._inside.discard)(line)
         return loop.goes_on if is_first else not loop.goes_on
+
+    def may_end(self) -> bool:
+        """Whether a loop may end by what the line reads that asks."""
+        _, lines = user_stack(self._generated)
+        if lines not in self._may_end:
+            self._may_end[lines] = may_end_a_loop(lines)
+        return self._may_end[lines]
 
     def number(self) -> float | None:
         """The number for the line that asks; ``None`` where no loop ends by it."""

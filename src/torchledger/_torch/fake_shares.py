@@ -55,7 +55,7 @@ _TRUTHS = frozenset(
         "logical_or", "logical_xor", "logical_not", "all", "any",
     )
 )  # fmt: skip
-_ENDS_IN = {"aten::bitwise_and": 0, "aten::logical_and": 0, "aten::bitwise_or": 1, "aten::logical_or": 1}
+DECIDED_BY = {"aten::bitwise_and": 0, "aten::logical_and": 0, "aten::bitwise_or": 1, "aten::logical_or": 1}
 """What one of two truths decides, whatever the other is."""
 
 
@@ -157,7 +157,7 @@ def _follow_truths(func: Any, name: str, args: Sequence[Any], kwargs: Mapping[st
         with _disable_current_modes():
             if all(each is not None for each in known):
                 values = _truths_of(func, args, kwargs)
-            elif (deciding := _ENDS_IN.get(name)) is not None and any(
+            elif (deciding := DECIDED_BY.get(name)) is not None and any(
                 each is not None and each.shape == result.shape and bool((each == deciding).all()) for each in known
             ):
                 values = torch.full(tuple(result.shape), deciding, dtype=result.dtype)

@@ -37,6 +37,7 @@ from torchledger._torch.alignments import read_lengths_first
 from torchledger._torch.composites import is_composite, taken_apart
 from torchledger._torch.errors import wants_device
 from torchledger._torch.fake_gradients import asks_for_zeros
+from torchledger._torch.fake_limits import at_limit, follow_limits
 from torchledger._torch.fake_loops import FakeLoops
 from torchledger._torch.fake_operators import (
     ONLY_THERE,
@@ -294,6 +295,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             note_choices(func, args, result)
             note_ranges(func, args, result)
             count_shares(func, args, kwargs, result)
+            follow_limits(func, args, result)
         return result
 
     def _on_loader(self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -371,7 +373,9 @@ class FakeTensors(FakeTensorMode, _OnThreads):
                 self.note("whether a check of the program's holds", "as it passes")
                 return passes
             value = getattr(tensor, "_stand_in", False)
-            if not value and (truth := self._loops.truth()) is not None:
+            if (ends := at_limit(tensor)) is not None and self._loops.may_end():
+                value = not ends
+            elif not value and (truth := self._loops.truth()) is not None:
                 value = truth
         elif tensor.dtype.is_floating_point:
             value = 0.0 if is_called_from(_SKIPPED_STEP) else self._number_of(tensor)

@@ -50,7 +50,8 @@ _NON_BLOCKING_COPY = 2
 _LOADS = "torch/utils/data/_utils/fetch.py:fetch"
 """The function of a data loader in which a plan takes the time (``_torch/fake_loaders.py``)."""
 
-_SCALER, _OPTIMIZER = "torch/amp/grad_scaler.py", "torch/optim/"
+_SCALER, _SOLVER = "torch/amp/grad_scaler.py", "torch/optim/lbfgs.py"
+"""Torch's own that read values: what skips a step, and the one optimizer that goes round as long as they say."""
 
 _MOST_AT_ONCE = 2
 """Numbers that a line may read without a loop around it."""
@@ -223,29 +224,47 @@ def _reads_a_number(heard: EagerCall) -> bool:
 def _notes_on_reads(heard: Iterable[EagerCall]) -> list[str]:
     """The lines that read numbers or truth values again and again, in a loop that may end by them.
 
-    A line of the program's may read two by itself, as to print them; an optimizer that reads two goes round.
+    A line of the program's may read two by itself, as to print them; an optimizer that asks again and again goes round.
     """
     reads = [each for each in heard if each.sources and _is_a_decision(each)]
     read = Counter(each.sources[-1] for each in reads)
     ways = {each.sources: None for each in reads}
-    solved = {each.sources[-1] for each in reads if any(_OPTIMIZER in function for function in each.library)}
-    truths = {
-        each.sources[-1] for each in reads if (asked := each.call.tensor(0)) is not None and asked.dtype == "bool"
-    }
-    loops = {line for line in read if _is_ended_early(_value_loop(line, ways), is_truth=line in truths)}
-    notes = [
-        f"how often a loop goes round that ends by what {line} reads ({count:,} {'time' if count == 1 else 'times'} in "
-        "the step) is not known without values: it is priced as if it ended as early as it can. Plan it with a fixed "
-        "number of rounds"
+    return [
+        note
         for line, count in read.items()
-        if line in loops
+        if (note := _note_on_reads(line, count, [each for each in reads if each.sources[-1] == line], ways)) is not None
     ]
-    return notes + [
-        f"values of the device are read {count:,} times in the step at {line}, which was given stand-ins: where they "
-        "decide how often a loop goes round (the iterations of a solver), it may be more often or less there"
-        for line, count in read.items()
-        if line not in loops and (count > 1 if line in solved else count > _MOST_AT_ONCE and _ends_loops(line, ways))
-    ]
+
+
+def _note_on_reads(line: str, count: int, reads: Sequence[EagerCall], ways: Iterable[Sequence[str]]) -> str | None:
+    """What is said of a line that reads values ``count`` times in the step; ``None`` where no loop ends by them."""
+    times = f"{count:,} {'time' if count == 1 else 'times'} in the step"
+    loop = _value_loop(line, ways)
+    if any(each.is_limited for each in reads):
+        is_said = loop is not None or (count > _MOST_AT_ONCE and _ends_loops(line, ways))
+        return (
+            f"a loop that ends by what {line} reads ({times}) goes round until the program's own limit: values may end "
+            "it sooner"
+            if is_said
+            else None
+        )
+    if loop is not None and not loop.ends_anyway:
+        is_truth = any((asked := each.call.tensor(0)) is not None and asked.dtype == "bool" for each in reads)
+        if is_truth and loop.goes_on is None:
+            told = "each truth there is taken for false"
+        else:
+            told = "it is priced as if it ended as early as it can"
+        return (
+            f"how often a loop goes round that ends by what {line} reads ({times}) is not known without values: "
+            f"{told}. Plan it with a fixed number of rounds"
+        )
+    is_solved = any(_SOLVER in function for each in reads for function in each.library)
+    if (is_solved and count > 1) or (count > _MOST_AT_ONCE and _ends_loops(line, ways)):
+        return (
+            f"values of the device are read {times} at {line}, which was given stand-ins: where they decide how often "
+            "a loop goes round (the iterations of a solver), it may be more often or less there"
+        )
+    return None
 
 
 def _ends_loops(line: str, ways: Iterable[Sequence[str]]) -> bool:
@@ -256,11 +275,6 @@ def _ends_loops(line: str, ways: Iterable[Sequence[str]]) -> bool:
 def _value_loop(line: str, ways: Iterable[Sequence[str]]) -> ValueLoop | None:
     """The loop that ends by what a line reads, on the first of the ways that lead to it."""
     return next((loop for way in ways if way[-1] == line and (loop := value_loop(way)) is not None), None)
-
-
-def _is_ended_early(loop: ValueLoop | None, *, is_truth: bool) -> bool:
-    """Whether values were made up for a loop to end by."""
-    return loop is not None and not loop.ends_anyway and not (is_truth and loop.goes_on is None)
 
 
 def _is_a_decision(heard: EagerCall) -> bool:

@@ -109,6 +109,34 @@ def test_a_loop_that_only_a_truth_ends_goes_round_once_each_time_whichever_truth
     assert [rounds() for _ in range(3)] == [(1, 1, 1)] * 3
 
 
+def test_a_loop_that_ends_by_what_is_made_of_a_truth_goes_round_once_too(fake: FakeDevice) -> None:
+    error = torch.randn(4, device="cuda")
+
+    def is_far() -> bool:
+        return bool((error > 1e-3).any())
+
+    def rounds() -> tuple[int, int, int, int]:
+        assigned = contrary = returned = broken = 0
+        is_done, goes_on = False, True
+        while not is_done:
+            assigned += 1
+            is_done = bool((error < 1e-3).all())
+        is_done = False
+        while not is_done:
+            contrary += 1
+            is_done = not is_far()
+        while goes_on and is_far():
+            returned += 1
+        while True:
+            broken += 1
+            is_done = not is_far() or returned > 99
+            if is_done:
+                break
+        return assigned, contrary, returned, broken
+
+    assert [rounds() for _ in range(3)] == [(1, 1, 1, 1)] * 3
+
+
 def test_a_loop_that_is_left_halfway_is_entered_again_by_the_next_that_calls(fake: FakeDevice) -> None:
     error = torch.randn(4, device="cuda")
 
@@ -177,6 +205,46 @@ def test_a_loop_that_decodes_ends_where_it_was_told_whatever_ends_a_line_before(
         unfinished = unfinished & ~done
         is_done = bool(unfinished.max() == 0)
     assert rounds == 4
+
+
+@pytest.mark.parametrize("form", ["truths", "numbers", "in place", "compared"])
+def test_a_loop_goes_on_until_a_limit_of_the_programs_own_whatever_it_is_joined_with(
+    fake: FakeDevice, form: str
+) -> None:
+    hidden = torch.randn(8, 16, device="cuda")
+    length, unfinished = torch.zeros(8, dtype=torch.long, device="cuda"), torch.ones(8, dtype=torch.long, device="cuda")
+
+    def has_unfinished(rounds: int) -> torch.Tensor:
+        nonlocal unfinished
+        ended = hidden.sum(-1) > 1e9
+        limit = torch.full((8,), rounds >= 5, device="cuda")
+        if form == "truths":
+            return ~ended.all() & ~torch.all(limit)
+        if form == "in place":
+            ended |= limit
+            return ended.all().logical_not()
+        if form == "compared":
+            return ~((length + rounds >= 5) | ended).all()
+        unfinished = unfinished & ~(ended | limit)
+        return unfinished.max() != 0
+
+    all_rounds = []
+    for _ in range(2):
+        rounds, finished = 0, False
+        unfinished = torch.ones(8, dtype=torch.long, device="cuda")
+        while not finished:
+            rounds += 1
+            finished = not has_unfinished(rounds)
+        all_rounds.append(rounds)
+    assert all_rounds == [5, 5]
+
+
+def test_truths_that_a_loop_begins_with_are_no_limit(fake: FakeDevice) -> None:
+    ended, rounds = torch.full((8,), False, device="cuda"), 0
+    while not ended.all():
+        ended = ended | (torch.randn(8, 16, device="cuda").sum(-1) > 1e9)
+        rounds += 1
+    assert rounds == 1
 
 
 def test_truths_follow_of_the_programs_own_values_and_not_of_those_that_are_made_up(fake: FakeDevice) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from torchledger._torch.eager_calls import EagerCall
@@ -83,3 +86,47 @@ def test_an_operator_that_stands_for_another_has_none_of_its_settings() -> None:
     parameters = (None, None, Parameter("split_sizes"), Parameter("numel"), Parameter("rank"))
     eager = EagerCall(call, "default", 7, device="cuda:0", parameters=parameters)
     assert record_heard_step([0], [eager], StepFacts("period"), Ledgered({}, {})).calls[0].settings is None
+
+
+def notes_on_reads(tmp_path: Path, text: str, *, count: int = 4, dtype: str = "bool", **facts: Any) -> list[str]:
+    """Of a program whose line that ends with ``# reads`` reads a value so often in a step."""
+    script = tmp_path / "program.py"
+    script.write_text(text)
+    line = 1 + next(number for number, each in enumerate(text.splitlines()) if each.endswith("# reads"))
+    call = OpCall("aten::_local_scalar_dense", (Tensor((), dtype),))
+    read = EagerCall(call, "default", 7, device="cuda:0", sources=(f"{script}:{line}",), **facts)
+    step = record_heard_step(list(range(count)), [read] * count, StepFacts("period"), Ledgered({}, {})).step
+    return [note.replace(f"{script}:", "program.py:") for note in step.notes]
+
+
+ASSIGNED = "while {test}:\n    x = step(x)\n    done = bool((x < 1).all())  # reads\n"
+
+
+@pytest.mark.parametrize(
+    ("test", "told"),
+    [
+        ("not done", "it is priced as if it ended as early as it can"),
+        ("goes_on(done)", "each truth there is taken for false"),
+    ],
+)
+def test_of_a_loop_that_a_truth_ends_it_is_said_what_was_assumed(tmp_path: Path, test: str, told: str) -> None:
+    assert notes_on_reads(tmp_path, ASSIGNED.format(test=test), count=1) == [
+        "how often a loop goes round that ends by what program.py:3 reads (1 time in the step) is not known without "
+        f"values: {told}. Plan it with a fixed number of rounds"
+    ]
+
+
+def test_of_a_loop_that_goes_on_until_the_programs_own_limit_that_is_said(tmp_path: Path) -> None:
+    assert notes_on_reads(tmp_path, ASSIGNED.format(test="goes_on(done)"), is_limited=True) == [
+        "a loop that ends by what program.py:3 reads (4 times in the step) goes round until the program's own limit: "
+        "values may end it sooner"
+    ]
+
+
+@pytest.mark.parametrize(("file", "solves"), [("lbfgs", True), ("_adafactor", False), ("asgd", False)])
+def test_an_optimizer_that_reads_a_value_of_each_parameter_goes_round_as_often_as_ever(
+    tmp_path: Path, file: str, solves: bool
+) -> None:
+    library = (f"torch/optim/{file}.py:step",)
+    notes = notes_on_reads(tmp_path, "optimizer.step()  # reads\n", dtype="float32", library=library)
+    assert [("decide how often a loop goes round" in note) for note in notes] == [True] * solves
