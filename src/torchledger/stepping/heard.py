@@ -193,8 +193,12 @@ def _as_loaded(call: StepCall, heard: EagerCall) -> StepCall:
 
 def _is_between_host_and_device(heard: EagerCall) -> bool:
     """True for a tensor that is moved from the host to the device (``.cuda()``) or back (``.cpu()``), or copied into
-    one that lies there."""
-    if heard.device is None:
+    one that lies there.
+
+    Of one without elements ATen copies nothing, and waits for nothing (``Copy.cpp``).
+    """
+    first = next(iter(heard.call.tensors), None)
+    if heard.device is None or (first is not None and not first.numel):
         return False
     if heard.source_device is not None:
         return _is_host(heard.source_device) != _is_host(heard.device)

@@ -130,3 +130,12 @@ def test_an_optimizer_that_reads_a_value_of_each_parameter_goes_round_as_often_a
     library = (f"torch/optim/{file}.py:step",)
     notes = notes_on_reads(tmp_path, "optimizer.step()  # reads\n", dtype="float32", library=library)
     assert [("decide how often a loop goes round" in note) for note in notes] == [True] * solves
+
+
+@pytest.mark.parametrize(("elements", "kinds"), [(0, ["operator"]), (3, ["copy", "synchronization"])])
+def test_a_copy_of_no_elements_moves_nothing_and_the_host_does_not_wait_for_it(elements: int, kinds: list[str]) -> None:
+    moved = Tensor((elements,), "float32", (1,))
+    call = OpCall("aten::_to_copy", (moved, None, None, None), ("", "", "", "cpu"))
+    eager = EagerCall(call, "default", 7, device="cuda:0")
+    calls = record_heard_step([0], [eager], StepFacts("period"), Ledgered({}, {})).calls
+    assert [(each.kind, each.kernels) for each in calls] == [(kind, 0) for kind in kinds]
