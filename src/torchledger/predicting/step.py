@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Literal
 
 import numpy as np
@@ -452,12 +453,25 @@ def _eager_us(eager: Priced, phase: Literal["optimizer", "communication"]) -> fl
 
 
 def _grouped(eager: Priced) -> tuple[PredictedCalls, ...]:
-    """Alike calls as one row with their number, the most expensive first."""
-    groups: dict[tuple[str, Phase], PredictedCalls] = {}
+    """Alike calls as one row with their number, the most expensive first; the rows add to all that the calls take.
+
+    Calls of one name and size may move other bytes (what they cast to), and take other times in other places.
+    """
+    groups: dict[tuple[Phase, tuple[str | int | None, ...]], list[Prediction]] = {}
     for call, prediction in eager:
-        key = (prediction.subject, call.phase)
-        groups[key] = PredictedCalls(prediction, call.phase, groups[key].calls + 1 if key in groups else 1)
-    return tuple(sorted(groups.values(), key=lambda each: -each.total_us))
+        alike = (prediction.subject, call.bytes_moved, prediction.model, prediction.range)
+        groups.setdefault((call.phase, alike), []).append(prediction)
+    rows = [PredictedCalls(_mean_of(each), phase, len(each)) for (phase, _), each in groups.items()]
+    return tuple(sorted(rows, key=lambda each: -each.total_us))
+
+
+def _mean_of(predictions: Sequence[Prediction]) -> Prediction:
+    return replace(
+        predictions[0],
+        duration_us=fmean(each.duration_us for each in predictions),
+        low_us=fmean(each.low_us for each in predictions),
+        high_us=fmean(each.high_us for each in predictions),
+    )
 
 
 def _held_optimizer(record: StepTotals) -> str | None:

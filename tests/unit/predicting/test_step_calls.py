@@ -154,6 +154,15 @@ def test_parts_of_a_recorded_step_add_up_to_its_device_time(model: TimeModel) ->
     assert any("copies between host and device (1, 64 bytes) take 10 us, as recorded" in note for note in step.notes)
 
 
+def test_rows_of_calls_of_one_name_and_size_add_to_what_each_of_them_takes(h200: TimeModel) -> None:
+    casts = [on_gpu("aten::_to_copy", (1 << 28,), bytes_moved=each << 28, order=each) for each in (3, 5, 5, 10)]
+    step, _ = predict_step(h200, [], record=recorded(casts, {}))
+    alone = [prediction.duration_us for _, prediction in price_calls(h200, casts, ran_on_cpu=False)]
+    assert len(set(alone)) == 3 and len({each.prediction.subject for each in step.eager}) == 1
+    assert sum(each.total_us for each in step.eager) == pytest.approx(sum(alone)) == pytest.approx(step.eager_us)
+    assert [each.calls for each in step.eager if each.prediction.duration_us == alone[1]] == [2]
+
+
 def test_copies_on_a_stream_of_their_own_run_beside_other_work(model: TimeModel) -> None:
     def copy(stream: str, order: int) -> StepCall:
         moved = {"kind": "copy", "bytes_moved": 55_000_000, "samples_us": (), "settings": (("non_blocking", (1,)),)}
