@@ -409,6 +409,12 @@ def why_no_step(recording: StepRecording, *, graphs: int, warmup: int, needed: i
         return f"the program compiled to its end ({graphs} graphs), and {who} needs {needed} steps without"
     if recording.found_by is None and called > 1:
         calls = ", ".join(f"{name} x{count}" for name, count in recording.called.most_common(3))
+        if recording.waited_for_optimizer:
+            return (
+                f"no step was found: what the program called since it last compiled ({calls}) repeats itself, and {who} "
+                "waited for a step of the optimizer that holds its parameters, which made none. End each step with "
+                "torchledger.step(), or make no optimizer"
+            )
         return (
             f"no step was found: what the program called since it last compiled ({calls}) repeats itself in no "
             f"order that {who} knows, and it needs {needed} steps. End each with torchledger.step()"

@@ -99,12 +99,13 @@ class StepFinder:
     where the first does not: one serves while the other trains. ``hand_over`` gives the steps to another thread,
     whatever the first does. ``has_optimizer`` is asked, rarely, whether
     an optimizer holds the parameters that graphs were called with: then calls that repeat before it steps are not
-    taken for steps too soon.
+    taken for steps too soon; ``waits_for_optimizer`` says that such calls repeat, and none has stepped yet.
     """
 
     def __init__(self, *, has_optimizer: Callable[[], bool] = lambda: False) -> None:
         self._has_optimizer = has_optimizer
         self._patience = 0
+        self.waits_for_optimizer = False
         self._is_by_name = self._is_by_site = False
         self._sites, self._ranks_by_site = CallSites(), dict[Hashable, int]()
         self._callers: set[Hashable] = set()
@@ -322,7 +323,7 @@ class StepFinder:
         self._sequence.clear()
         self._sites, self._is_by_site = CallSites(), False
         self._forget_round()
-        self._patience = 0
+        self._patience, self.waits_for_optimizer = 0, False
 
     def _forget_round(self) -> None:
         self._round, self._log, self._open = None, [], _Open(is_plain=False)
@@ -365,7 +366,8 @@ class StepFinder:
         period = self._sequence.period() or self._sequence.run()
         if period is None and self.found_by == "optimizer" and len(self._sequence.tokens) >= _IRREGULAR:
             period = most_frequent(self._sequence.tokens, at_least=_OUT_OF_ORDER)
-        if period is None or (self.found_by is None and self._waits_for_optimizer(period)):
+        self.waits_for_optimizer = period is not None and self.found_by is None and self._is_part_of_a_step(period)
+        if period is None or self.waits_for_optimizer:
             if len(self._sequence.tokens) == _UNREPEATED and len(set(self._sequence.tokens)) > 0.9 * _UNREPEATED:
                 self._is_by_name = True
                 self._start_over(self.found_by)
@@ -387,7 +389,7 @@ class StepFinder:
         few = self._since_found < _HARDLY_SEEN * len(self._round.tokens)
         return self.found_by == "period" and few and signal.token not in self._round.tokens
 
-    def _waits_for_optimizer(self, period: tuple[Hashable, ...]) -> bool:
+    def _is_part_of_a_step(self, period: tuple[Hashable, ...]) -> bool:
         """True if these calls may be a part of what ends with an optimizer's step, which has not been made yet."""
         if self._patience == 0:
             self._patience = _PATIENCE if self._has_optimizer() else -1

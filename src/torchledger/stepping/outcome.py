@@ -111,6 +111,7 @@ class Outcome:
             optimizers=tuple(self.optimizers.values()),
             begun=finder.begun,
             called=finder.calls_without_step,
+            waited_for_optimizer=finder.waits_for_optimizer,
             why_not=self.why_not,
             notes=(
                 *self._said_of(found, counts_eager=counts_eager),

@@ -28,7 +28,7 @@ class StepRecording:
     allocator gave and took back in each recorded step (nanoseconds since its beginning, bytes). ``why_not``
     says why there is no trace; ``spans`` are then the graphs' calls by CUDA events where a GPU was in use. ``begun``
     counts steps with one that was under way, ``called`` what was called in no step, since something compiled for the
-    last time.
+    last time; these repeat where it ``waited_for_optimizer``, which holds what they use and has not stepped.
     """
 
     found_by: StepFoundBy | None = None
@@ -50,5 +50,6 @@ class StepRecording:
     spans: tuple[tuple[str, int, int], ...] = ()
     begun: int = 0
     called: Counter[str] = field(default_factory=Counter)
+    waited_for_optimizer: bool = False
     why_not: str | None = None
     notes: tuple[str, ...] = ()

@@ -473,6 +473,12 @@ def test_a_dynamic_graph_counts_at_the_sizes_that_it_ran_with(tmp_path: Path) ->
 def test_many_calls_without_a_period_are_not_taken_for_a_program_that_compiles() -> None:
     many = why_no_step(StepRecording(called=Counter(inference_0=20, inference_1=19)), graphs=4, warmup=3, needed=7)
     assert many.startswith("no step was found") and many.endswith("torchledger.step()")
+
+
+def test_calls_that_repeat_and_wait_for_an_optimizer_that_never_steps_are_said_to() -> None:
+    recording = StepRecording(called=Counter(inference_0=30), waited_for_optimizer=True)
+    why = why_no_step(recording, graphs=1, warmup=0, needed=2, is_plan=True)
+    assert "(inference_0 x30) repeats itself, and a plan waited for a step of the optimizer" in why
     few = why_no_step(StepRecording(called=Counter(inference_3=2)), graphs=4, warmup=3, needed=7)
     assert few.startswith("the program compiled to its end")
 

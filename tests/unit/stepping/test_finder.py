@@ -78,7 +78,7 @@ def test_accumulated_microsteps_are_one_step() -> None:
 def test_calls_that_repeat_before_the_first_optimizer_step_are_waited_for() -> None:
     finder = StepFinder(has_optimizer=lambda: True)
     told(finder, "+F+B" + 15 * "FB")
-    assert finder.found_by is None
+    assert finder.found_by is None and finder.waits_for_optimizer
     told(finder, "1" + 16 * "FB" + "1")
     assert kinds_of(finder) == [(1, {"F": 16, "B": 16, "AdamW.step": 1})]
 
@@ -86,7 +86,7 @@ def test_calls_that_repeat_before_the_first_optimizer_step_are_waited_for() -> N
 def test_an_optimizer_that_never_steps_is_given_up() -> None:
     finder = StepFinder(has_optimizer=lambda: True)
     told(finder, 80 * "FB")
-    assert finder.found_by == "period"
+    assert finder.found_by == "period" and not finder.waits_for_optimizer
 
 
 def test_a_compiled_optimizer_is_a_graph_and_is_not_waited_for() -> None:
