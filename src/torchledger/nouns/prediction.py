@@ -47,8 +47,8 @@ class Prediction:
 
 @dataclass(frozen=True)
 class PredictedCalls:
-    """Eager calls of a step that share operator, sizes, bytes and phase: the predicted time of one, in the mean, and how
-    many there are."""
+    """Eager calls of a step that share operator, sizes, bytes and phase: the predicted time of one, in the mean, and
+    how many there are."""
 
     prediction: Prediction
     phase: Phase

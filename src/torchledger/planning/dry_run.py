@@ -34,6 +34,7 @@ from torchledger.planning.program_threads import (
     our_error,
 )
 from torchledger.planning.rare_collectives import RareCollectives
+from torchledger.planning.steps_of_a_turn import StepsOfATurn, steps_of_a_turn
 from torchledger.profiling.profile import StepProfiler, hear_steps
 from torchledger.profiling.records import facts_of_recording
 from torchledger.stepping.assumed_ways import assumed_times, dearer_ways
@@ -113,6 +114,7 @@ class _StepHearer(StepProfiler):
         self._heard_s, self._look_on_s, self._looked_on = time.monotonic(), 0.0, 0
         self._may_train = False
         self._launched = 0
+        self._turn: StepsOfATurn | None = None
         self._outside = OutsideWork(lambda: tensors.n_operators + self._launched)
         self._loading = loading
         self._given_up: list[GivenUp] = []
@@ -147,6 +149,10 @@ class _StepHearer(StepProfiler):
             self._tensors.decide(path, {line: _decided(each, launches, ways) for line, each in decisions.items()})
 
     def _optimizer_stepped(self, optimizer: Any) -> None:
+        from torchledger._torch.user_lines import user_frames
+
+        if self._kept is None:
+            self._turn = steps_of_a_turn(user_frames(behind=sys._getframe(1)))
         self._rare.optimizer_stepped()
         self._outside.optimizer_stepped()
         if not self._is_a_rank:
@@ -252,6 +258,10 @@ class _StepHearer(StepProfiler):
         others = recording.found_by == "period" or not self._launches.keys() <= called
         return others or has_other_optimizer(self._recorder.optimizers)
 
+    def _is_one_of_several(self, recording: StepRecording) -> bool:
+        """Whether what was recorded is one step of an optimizer: a turn of several optimizers holds them all."""
+        return recording.found_by == "optimizer" and self._outside.updates == 1
+
     @property
     def has_heard(self) -> bool:
         """True once a step was heard: what comes of the program behind it is not asked."""
@@ -293,6 +303,8 @@ class _StepHearer(StepProfiler):
         self.has_collectives = any(each.operation != "barrier" for each in collectives)
         said = _UNTRAINED.format(self._looked_on) if self._waits_for_training else self._outside.note()
         loading = None if self._is_a_rank else self._loading.note()
+        if said is None and self._turn is not None and self._is_one_of_several(recording):
+            said = self._turn.note()
         own = (said, loading, given_up_note(self._given_up))
         notes = (*record.step.notes, *self._notes, *(each for each in own if each is not None))
         step = replace(record.step, notes=notes)
@@ -405,19 +417,13 @@ def _asked_before_its_end(last_asked: Sequence[StandIn]) -> str:
         return ""
     named = ", ".join(f"{each.source} ({each.value})" for each in truths_first[:_MOST_ASKED])
     more = ", and others" if len(values) > _MOST_ASKED else ""
-    beams = _BEAMS if any(_GENERATION in each.source for each in truths_first[:_MOST_ASKED]) else ""
     return (
         " It was given values that nobody knows without the device, which may have ended it, the last of them first: "
         f"at {named}{more}. "
-        f"A loop that goes on by such a value has to make a fixed number of turns to be planned.{beams}"
+        f"A loop that goes on by such a value has to make a fixed number of turns to be planned."
     )
 
 
-_GENERATION = "/transformers/generation/"
-_BEAMS = (
-    " What generate() of transformers stops by is such a value in beam search: plan num_beams=1 with num_beams times "
-    "as many rows, which calls the model with the same shapes (the cache's rows are put in order beside that)."
-)
 _CAPTURED_TOO_SOON = (
     " Replays of the CUDA graph that it captures run nothing here: let three steps run before they are captured."
 )

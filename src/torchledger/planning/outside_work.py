@@ -52,6 +52,11 @@ class OutsideWork:
         return bool(self._ends)
 
     @property
+    def updates(self) -> int:
+        """Steps of optimizers in the step that was recorded."""
+        return 0 if self._recorded is None else self._recorded[1]
+
+    @property
     def is_looked_for(self) -> bool:
         """Whether the first step was much longer than the recorded one, and none that is as long has come again."""
         return self._is_long_at_first and self._last_long is None

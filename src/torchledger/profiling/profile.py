@@ -411,9 +411,9 @@ def why_no_step(recording: StepRecording, *, graphs: int, warmup: int, needed: i
         calls = ", ".join(f"{name} x{count}" for name, count in recording.called.most_common(3))
         if recording.waited_for_optimizer:
             return (
-                f"no step was found: what the program called since it last compiled ({calls}) repeats itself, and {who} "
-                "waited for a step of the optimizer that holds its parameters, which made none. End each step with "
-                "torchledger.step(), or make no optimizer"
+                f"no step was found: what the program called since it last compiled ({calls}) repeats itself, and "
+                f"{who} waited for a step of the optimizer that holds its parameters, which made none. End each step "
+                "with torchledger.step(), or make no optimizer"
             )
         return (
             f"no step was found: what the program called since it last compiled ({calls}) repeats itself in no "

@@ -17,8 +17,8 @@ import torchledger
 from torchledger.books import read_memory
 from torchledger.errors import PlanError, UsageError
 from torchledger.memory.elsewhere import memory_on
-from torchledger.nouns import Device, DryRun, LiveStorage, Run, StandIn, Step, StepCall
-from torchledger.planning.dry_run import DryRunOutcome, _asked_before_its_end, run_without_device, script_program
+from torchledger.nouns import Device, DryRun, LiveStorage, Run, Step, StepCall
+from torchledger.planning.dry_run import DryRunOutcome, run_without_device, script_program
 from torchledger.planning.plan import as_planned
 from torchledger.predicting.bus_copies import is_pinned
 from torchledger.predicting.devices import find_model
@@ -512,12 +512,6 @@ def test_the_value_that_was_asked_last_is_named_before_those_that_were_asked_mor
         run_without_device(program, tmp_path / "short.ledger", H200)
     lines = [int(each) for each in re.findall(r"\.py:(\d+) ", str(error.value))]
     assert lines[0] > lines[2] > lines[1]
-
-
-def test_beam_search_of_transformers_is_told_what_to_plan_in_its_place() -> None:
-    asked = StandIn("/lib/transformers/generation/utils.py:3863", "the value of a tensor of bool", "False")
-    assert "num_beams=1 with num_beams times as many rows" in _asked_before_its_end([asked])
-    assert "num_beams" not in _asked_before_its_end([replace(asked, source="/home/me/generation.py:3")])
 
 
 def test_a_cuda_graph_of_the_programs_own_is_priced_launch_by_launch_and_that_is_said(tmp_path: Path) -> None:

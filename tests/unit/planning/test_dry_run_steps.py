@@ -116,6 +116,12 @@ def learning(rollout: int, updates: int, turns: int = 3) -> Callable[[], None]:
     return program
 
 
+def test_several_steps_of_an_optimizer_in_a_turn_are_said_where_one_is_priced(tmp_path: Path) -> None:
+    step, _ = read(run_without_device(learning(0, 4), tmp_path / "plan.ledger", H200))
+    (note,) = step.notes
+    assert step.found_by == "optimizer" and "makes 4 in each turn of the loop around it" in note
+
+
 def test_work_between_the_steps_of_an_optimizer_is_said_not_to_be_in_the_price(tmp_path: Path) -> None:
     step, calls = read(run_without_device(learning(40, 6), tmp_path / "plan.ledger", H200))
     assert sum(each.name == "aten::addmm" for each in calls) == 1

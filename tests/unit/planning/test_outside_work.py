@@ -49,3 +49,7 @@ def test_a_rare_step_that_adds_little_is_not_said() -> None:
 
 def test_a_step_that_no_optimizer_ended_is_compared_with_none() -> None:
     assert counted(0, 1_000, 100, [], n_updates=0).note() is None
+
+
+def test_steps_of_optimizers_in_the_recorded_step_are_counted() -> None:
+    assert counted(0, 100, 100, [], n_updates=3).updates == 3

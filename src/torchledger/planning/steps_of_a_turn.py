@@ -1,0 +1,87 @@
+"""Whether a program makes several steps of its optimizer in each turn of a loop around them, told from its text.
+
+A step that an optimizer ends is priced alone; who times a turn of the outer loop times several.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from torchledger.program_text import parsed, statements_around
+
+_MOST = 64
+"""A loop of more turns is an epoch."""
+
+
+@dataclass(frozen=True)
+class StepsOfATurn:
+    """A loop, at a line of a file, whose turns each make a step of an optimizer, ``count`` of them in each turn of the
+    loop around it, which begins at ``around``."""
+
+    loop: str
+    count: int
+    around: str
+
+    def note(self) -> str:
+        """That one of these steps is priced."""
+        return (
+            f"one step of the optimizer is priced: the loop at {self.loop} makes {self.count} in each turn of the loop "
+            f"around it ({self.around}); end a whole turn with torchledger.step() to price it"
+        )
+
+
+def steps_of_a_turn(frames: Iterable[tuple[FrameType, int]]) -> StepsOfATurn | None:
+    """The loops that an optimizer steps in, of the frames that lead to it with their lines, innermost first; ``None``
+    where the text does not say how many steps a turn makes, and where it is one."""
+    inner: tuple[str, int] | None = None
+    for frame, line in frames:
+        file = frame.f_code.co_filename
+        for statement in _statements(file, line):
+            place = f"{Path(file).name}:{statement.lineno}"
+            if inner is not None and isinstance(statement, (ast.For, ast.AsyncFor, ast.While)):
+                return StepsOfATurn(*inner, place)
+            if inner is None and isinstance(statement, (ast.If, ast.While, ast.Match)):
+                return None  # it steps in some turns alone, or as often as values say
+            if inner is None and isinstance(statement, (ast.For, ast.AsyncFor)):
+                count = _turns(statement.iter, frame)
+                if count is None or not 1 < count <= _MOST:
+                    return None
+                inner = place, count
+    return None
+
+
+def _statements(file: str, line: int) -> Iterator[ast.stmt]:
+    """Those of the function at hand that a line stands in, innermost first."""
+    tree = parsed(file)
+    for each in reversed(list(statements_around(tree, line)) if tree is not None else []):
+        if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            return
+        yield each
+
+
+def _turns(iterated: ast.expr, frame: FrameType) -> int | None:
+    """How many turns a loop makes; ``None`` for all but ranges of known numbers, and what is written out."""
+    if isinstance(iterated, (ast.Tuple, ast.List)):
+        return len(iterated.elts)
+    if not (isinstance(iterated, ast.Call) and isinstance(iterated.func, ast.Name) and iterated.func.id == "range"):
+        return None
+    numbers = [_value_of(each, frame) for each in iterated.args]
+    if not numbers or not all(isinstance(each, int) for each in numbers):
+        return None
+    return len(range(*numbers))
+
+
+def _value_of(expression: ast.expr, frame: FrameType) -> Any:
+    """A constant, a variable, or what an object holds under a name; nothing is called."""
+    if isinstance(expression, ast.Constant):
+        return expression.value
+    if isinstance(expression, ast.Name):
+        return frame.f_locals.get(expression.id, frame.f_globals.get(expression.id))
+    if isinstance(expression, ast.Attribute):
+        return getattr(_value_of(expression.value, frame), "__dict__", {}).get(expression.attr)
+    return None
