@@ -46,12 +46,12 @@ def is_checked() -> bool:
 
 def user_lines() -> tuple[tuple[str, int], ...]:
     """All lines of the stack that are neither torch's nor ours, innermost first."""
-    return tuple((frame.f_code.co_filename, line) for frame, line in user_frames())
+    return tuple((frame.f_code.co_filename, line) for frame, line in _user_frames())
 
 
 def user_line(generated: Collection[str] = ()) -> str:
     """The innermost line of the stack that is neither torch's nor ours, nor in one of the ``generated`` files."""
-    return next((f"{frame.f_code.co_filename}:{line}" for frame, line in user_frames(generated)), "unknown")
+    return next((f"{frame.f_code.co_filename}:{line}" for frame, line in _user_frames(generated)), "unknown")
 
 
 def line_outside(*files: str) -> str | None:
@@ -90,12 +90,14 @@ _WRAPPERS = ("torch/_compile.py", "torch/_dynamo/eval_frame.py")
 def user_stack(generated: Collection[str] = ()) -> tuple[FrameType | None, tuple[str, ...]]:
     """The innermost frame that is neither torch's nor ours, nor of the ``generated`` files, and the lines of all such,
     outermost first."""
-    frames = list(user_frames(generated))
+    frames = list(_user_frames(generated))
     lines = tuple(f"{frame.f_code.co_filename}:{line}" for frame, line in reversed(frames))
     return (frames[0][0] if frames else None), lines
 
 
-def user_frames(generated: Collection[str] = (), *, behind: FrameType | None = None) -> Iterator[tuple[FrameType, int]]:
+def _user_frames(
+    generated: Collection[str] = (), *, behind: FrameType | None = None
+) -> Iterator[tuple[FrameType, int]]:
     """The frames of the stack, from ``behind`` on, that are neither torch's nor ours, nor of the ``generated`` files,
     innermost first."""
     for frame, line in walk_stack(behind or sys._getframe(1)):
@@ -104,6 +106,15 @@ def user_frames(generated: Collection[str] = (), *, behind: FrameType | None = N
             return
         if not file.startswith((_TORCH, _OURS, "<")) and file not in generated:
             yield frame, line
+
+
+def frames_behind_hook() -> Iterator[tuple[FrameType, int]]:
+    """The frames that are neither torch's nor ours, with their lines, innermost first, behind a hook of ours that the
+    calling thread is in."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_OURS):
+        frame = frame.f_back
+    return _user_frames(behind=frame)
 
 
 def generated_line(generated: Collection[str]) -> tuple[str, int] | None:

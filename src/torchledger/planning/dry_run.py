@@ -149,10 +149,10 @@ class _StepHearer(StepProfiler):
             self._tensors.decide(path, {line: _decided(each, launches, ways) for line, each in decisions.items()})
 
     def _optimizer_stepped(self, optimizer: Any) -> None:
-        from torchledger._torch.user_lines import user_frames
+        from torchledger._torch.user_lines import frames_behind_hook
 
         if self._kept is None:
-            self._turn = steps_of_a_turn(user_frames(behind=sys._getframe(1)))
+            self._turn = steps_of_a_turn(frames_behind_hook())
         self._rare.optimizer_stepped()
         self._outside.optimizer_stepped()
         if not self._is_a_rank:
