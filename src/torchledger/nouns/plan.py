@@ -56,7 +56,8 @@ class PlannedStep:
     calls outside compiled graphs, and launches inside them; ``kernel_launches`` the kernels that these launch, of which
     an operator over lists of tensors has several.
     ``communication_us`` and ``exposed_us`` are the slowest rank's, ``bubble_us`` is the mean over the ranks and
-    ``peak_allocated_bytes`` the fullest rank's.
+    ``peak_allocated_bytes`` the fullest rank's; ``fits`` says whether its device has that much, and is ``None`` where
+    that is unknown.
     """
 
     subject: str
@@ -80,6 +81,7 @@ class PlannedStep:
     collectives: tuple[PlannedCollective, ...] = ()
     kernel_launches: int | None = None
     host_work_us: float = 0.0
+    fits: bool | None = None
 
     @property
     def decides(self) -> str | None:

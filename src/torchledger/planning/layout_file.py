@@ -11,6 +11,7 @@ from typing import Any
 
 from torchledger.errors import PredictError
 from torchledger.nouns import Fabric, Layout, PricedLayout
+from torchledger.planning.device_memory import memory_of
 from torchledger.planning.fabric import find_fabric
 from torchledger.planning.layouts import Progress, find_layouts, price_layouts
 from torchledger.planning.prices import ModelPrices
@@ -96,9 +97,8 @@ def plan_layouts(
                 f"{path}: dp={layout.dp} tp={layout.tp} pp={layout.pp} cp={layout.cp} are {layout.world_size} ranks, "
                 f"not {world}; dp={max(1, world // (layout.tp * layout.pp * layout.cp))} fills them."
             )
-    memory_bytes = model.total_memory_bytes or model.machine.device.total_memory_bytes
     prices = ModelPrices(model, asked.model.dtype)
-    return price_layouts(asked.model, layouts, prices, found, memory_bytes=memory_bytes, progress=progress)
+    return price_layouts(asked.model, layouts, prices, found, memory_bytes=memory_of(model), progress=progress)
 
 
 def read_layout_file(path: str | os.PathLike[str]) -> LayoutFile:

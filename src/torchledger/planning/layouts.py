@@ -9,6 +9,7 @@ from dataclasses import replace
 from torchledger.errors import PredictError
 from torchledger.nouns import Fabric, Layout, PlannedRank, PlannedStep, PricedLayout
 from torchledger.planning.composing import Composer, Composition, name_of
+from torchledger.planning.device_memory import fits, with_fit
 from torchledger.planning.prices import PiecePrices
 from torchledger.planning.sharing import find_sharing
 from torchledger.planning.timeline import PlayedStep, Sharing, play
@@ -19,9 +20,6 @@ Progress = Callable[[int, int, str], None]
 """How many layouts are priced, of how many, and the next one."""
 
 COVERAGE = 0.9
-
-_RESERVED = 0.08
-"""Share of a device's memory that is not for tensors: its context, the collectives' buffers, gaps between blocks."""
 
 
 def find_layouts(
@@ -77,12 +75,12 @@ def price_layouts(
     for place, layout in enumerate(asked):
         progress(place, len(asked), name_of(layout))
         peak = max(memory_of_rank(model, layout, stage) for stage in {0, layout.pp - 1})
-        if memory_bytes is not None and peak > (1 - _RESERVED) * memory_bytes:
+        if memory_bytes is not None and not fits(peak, memory_bytes):
             reason = f"needs {peak / 1e9:,.1f} GB of {memory_bytes / 1e9:,.1f} GB"
             others.append(PricedLayout(layout, peak, None, reason))
             continue
         step = price_layout(model, layout, prices, fabric, composition=composition)
-        fitting.append(PricedLayout(layout, peak, replace(step, peak_allocated_bytes=peak)))
+        fitting.append(PricedLayout(layout, peak, with_fit(replace(step, peak_allocated_bytes=peak), memory_bytes)))
     progress(len(asked), len(asked), "")
     fitting.sort(key=lambda each: each.step.duration_us if each.step else math.inf)
     others.sort(key=lambda each: each.peak_allocated_bytes)

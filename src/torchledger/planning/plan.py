@@ -16,6 +16,7 @@ from torchledger.device.host import find_host
 from torchledger.fitting.time_model import TimeModel
 from torchledger.jobs.planned import keep_plan
 from torchledger.nouns import DryRun, Launch, PlannedRank, PlannedStep, StepCall, StepPrediction
+from torchledger.planning.device_memory import memory_of, with_fit
 from torchledger.planning.dry_run import run_without_device
 from torchledger.planning.fabric import find_fabric
 from torchledger.planning.kept_prices import keep_prices, times_of_calls
@@ -82,6 +83,7 @@ def plan_program(
         planned = as_planned(step)
         notes = (*_on_host_alone(planned, steps), *planned.notes)
         planned = replace(planned, kernel_launches=_kernel_launches(steps), notes=notes)
+        planned = with_fit(planned, memory_of(model))
     return Plan(planned, outcome.dry_run, output)
 
 
@@ -143,6 +145,7 @@ def plan_world(
             step = replace(step, notes=(*step.notes, _ALONE))
         elif world > 1 and not any(each.has_collectives for each in programs):
             step = replace(step, notes=(rare_note(dry_run, links), *step.notes))
+        step = with_fit(step, memory_of(model))
         if output is not None:
             keep_plan(folder, step)
             for each in recorded:

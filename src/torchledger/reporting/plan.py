@@ -30,7 +30,7 @@ def plan_as_plain(step: PlannedStep, dry_run: DryRun | None = None) -> dict[str,
             "bubble_us": step.bubble_us,
             "collectives": collectives_as_plain(step.collectives),
         },
-        "memory": {"peak_allocated_bytes": step.peak_allocated_bytes},
+        "memory": {"peak_allocated_bytes": step.peak_allocated_bytes, "fits": step.fits},
         "ranks": step.world_size,
         "launches": step.launches,
         "kernel_launches": step.kernel_launches,
@@ -38,6 +38,10 @@ def plan_as_plain(step: PlannedStep, dry_run: DryRun | None = None) -> dict[str,
         "stand_ins": [
             {"source": each.source, "asked": each.asked, "value": each.value, "count": each.count}
             for each in (dry_run.stand_ins if dry_run is not None else ())
+        ],
+        "decisions": [
+            {"decided": what, "count": count}
+            for what, count in (dry_run.decisions.items() if dry_run is not None else ())
         ],
     }
 

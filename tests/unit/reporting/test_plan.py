@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torchledger.nouns import PlannedStep
+from torchledger.nouns import DryRun, PlannedStep
 from torchledger.reporting.document import Facts
 from torchledger.reporting.plan import plan_as_plain, plan_document
 
@@ -45,3 +45,17 @@ def test_kernels_are_told_apart_from_the_calls_that_launch_them() -> None:
         block for block in plan_document(replace(step, world_size=8)).sections[0].blocks if isinstance(block, Facts)
     )
     assert dict(facts.rows)["device"].endswith("launches of compiled graphs of one rank's step")
+
+
+def test_what_was_decided_in_the_devices_place_is_told_to_scripts_as_to_readers() -> None:
+    dry_run = DryRun("H200", decisions={"nn.TransformerEncoder taken operator by operator": 2})
+    told = {"decided": "nn.TransformerEncoder taken operator by operator", "count": 2}
+    assert plan_as_plain(STEP, dry_run)["decisions"] == [told]
+    assert plan_as_plain(STEP)["decisions"] == []
+    (facts,) = plan_document(STEP, dry_run).sections[-1].blocks
+    assert isinstance(facts, Facts) and facts.rows == ((told["decided"], "2 times"),)
+
+
+def test_whether_a_step_fits_into_memory_is_true_false_or_unknown() -> None:
+    told = [plan_as_plain(replace(STEP, fits=each))["memory"]["fits"] for each in (True, False, None)]
+    assert told == [True, False, None]
