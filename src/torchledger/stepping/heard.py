@@ -245,7 +245,8 @@ def _note_on_reads(line: str, count: int, reads: Sequence[EagerCall], ways: Iter
     times = f"{count:,} {'time' if count == 1 else 'times'} in the step"
     loop = _value_loop(line, ways)
     if any(each.is_limited for each in reads):
-        is_said = loop is not None or (count > _MOST_AT_ONCE and _ends_loops(line, ways))
+        # A step that asks once is a round of the loop, or holds one.
+        is_said = count > 1 and (loop is not None or (count > _MOST_AT_ONCE and _ends_loops(line, ways)))
         return (
             f"a loop that ends by what {line} reads ({times}) goes round until the program's own limit: values may end "
             "it sooner"

@@ -121,6 +121,7 @@ def test_of_a_loop_that_goes_on_until_the_programs_own_limit_that_is_said(tmp_pa
         "a loop that ends by what program.py:3 reads (4 times in the step) goes round until the program's own limit: "
         "values may end it sooner"
     ]
+    assert not notes_on_reads(tmp_path, ASSIGNED.format(test="goes_on(done)"), count=1, is_limited=True)
 
 
 @pytest.mark.parametrize(("file", "solves"), [("lbfgs", True), ("_adafactor", False), ("asgd", False)])
