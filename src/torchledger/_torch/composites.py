@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -38,6 +39,33 @@ def taken_apart(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     if key in operator.py_kernels and _has_kernel(operator.name(), key.name) and TracingContext.try_get() is None:
         return operator._op_dk(key, *args, **kwargs)
     return operator.decompose(*args, **kwargs)
+
+
+def is_fused_with_collective(name: str) -> bool:
+    """Whether an operator (``"symm_mem::fused_all_gather_matmul"``) is products and a collective in one."""
+    return name.removeprefix("symm_mem::") in _FUSED
+
+
+def unfused(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What such an operator makes, by its products and its collective one after the other, as torch writes it down for
+    its own tests."""
+    from torch.distributed import _symmetric_memory
+
+    apart = getattr(_symmetric_memory, f"_{operator._opname}_fallback")
+    return apart(*args, **kwargs)
+
+
+def fused_with_collectives() -> Sequence[Any]:
+    """Those operators; none where the program has not imported what defines them."""
+    if "torch.distributed._symmetric_memory" not in sys.modules:
+        return ()
+    return [getattr(torch.ops.symm_mem, name).default for name in _FUSED]
+
+
+_FUSED = (
+    *("fused_all_gather_matmul", "fused_all_gather_scaled_matmul"),
+    *("fused_matmul_reduce_scatter", "fused_scaled_matmul_reduce_scatter"),
+)
 
 
 _has_kernel: Callable[[str, str], bool] = torch._C._dispatch_has_kernel_for_dispatch_key

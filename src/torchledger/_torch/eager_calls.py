@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch._ops import HigherOrderOperator
@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 import torchledger
 from torchledger._torch.alignments import read_lengths_first
 from torchledger._torch.checkpoint_stops import watch_stops
-from torchledger._torch.composites import is_composite, taken_apart
+from torchledger._torch.composites import is_composite, is_fused_with_collective, taken_apart, unfused
 from torchledger._torch.fake_gradients import as_written, note_made
 from torchledger._torch.fake_limits import at_limit
 from torchledger._torch.fake_streams import Placed, StreamOrder, active_order
@@ -60,6 +60,7 @@ _NO_WORK = ("profiler", "prim")
 _DISTRIBUTED = "DTensor"
 _SHARDINGS, _WHAT_WOULD_COME = "torch.distributed.tensor._sharding_prop", "_propagate_tensor_meta_non_cached"
 _READS_A_NUMBER = "aten::_local_scalar_dense"
+_GIVEN_NAMES = frozenset({"symm_mem", "_dtensor"})
 _NUMBER_BYTES = {bool: 1, int: 8, float: 8, complex: 16}
 
 
@@ -264,6 +265,9 @@ class EagerCalls(TorchDispatchMode):
             try:
                 # Those of nested tensors have kernels of their own.
                 is_made_of_others = is_composite(func.name()) and not any(map(is_nested, tensors_in((args, kwargs))))
+                if self._tensors is not _PLAIN and is_fused_with_collective(func.name()):
+                    with self:
+                        return unfused(func, args, kwargs)
                 if is_made_of_others:
                     # Under inference_mode these arrive whole; what they are made of is what the profiler sees as work.
                     with self:
@@ -533,18 +537,20 @@ def _as_argument(value: Any) -> Argument:
 
 
 def _group_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str | None, int | None]:
-    """Name and size of the process group that a collective is given; functional ones are given its name."""
+    """Name and size of the process group that a collective is given; but for c10d's own they are given its name."""
     if func.namespace == "c10d":
         for argument in (*args, *kwargs.values()):
             if isinstance(argument, torch.ScriptObject) and "ProcessGroup" in str(argument._type()):
                 group = torch._C._distributed_c10d.ProcessGroup.unbox(argument)
                 return str(group.group_name), int(group.size())
-    elif "c10d_functional" in func.namespace:
+    elif "c10d_functional" in func.namespace or func.namespace in _GIVEN_NAMES:
         for position, parameter in enumerate(func._schema.arguments):
-            name = args[position] if position < len(args) else kwargs.get(parameter.name)
-            if parameter.name == "group_name" and isinstance(name, str):
-                named: Any = name
-                return name, int(torch.distributed.distributed_c10d._resolve_process_group(named).size())
+            named: Any = args[position] if position < len(args) else kwargs.get(parameter.name)
+            if parameter.name != "group_name" or named is None:
+                continue
+            if isinstance(named, str):
+                named = torch.distributed.distributed_c10d._resolve_process_group(cast(Any, named))
+            return str(named.group_name), int(named.size())  # since torch 2.13 some are given the group itself
     return None, None
 
 

@@ -11,12 +11,13 @@ import contextlib
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from torchledger._torch.composites import fused_with_collectives, unfused
 from torchledger._torch.dynamo import keep_out_of, make_states_under
 from torchledger._torch.fake_packages import package_without_libraries
 from torchledger._torch.fake_tensors import FakeTensors
@@ -175,7 +176,9 @@ def _keep_first_splits(patches: Patches, note: Callable[[str], None]) -> None:
 
 def _part_products_and_collectives(patches: Patches, note: Callable[[str], None]) -> None:
     """Where products and collectives would become one operator (``_micro_pipeline_tp``), which nobody can price as
-    one, they stay what they are: each is priced, and they run one after the other."""
+    one, they stay what they are: each is priced, and they run one after the other. Those that the program has made one
+    itself are taken apart."""
+    from torch._inductor import decomposition
     from torch._inductor.fx_passes import post_grad
 
     def apart(graph: torch.fx.Graph) -> None:
@@ -183,6 +186,17 @@ def _part_products_and_collectives(patches: Patches, note: Callable[[str], None]
 
     if hasattr(post_grad, "micro_pipeline_tp_pass"):
         patches.set(post_grad, "micro_pipeline_tp_pass", apart)
+
+    def decompositions(original: Callable[[], Mapping[Any, Any]]) -> Mapping[Any, Any]:
+        parts = {each: functools.partial(_parts, each, note) for each in fused_with_collectives()}
+        return {**original(), **parts}
+
+    pass_through(patches, decomposition, "select_decomp_table", decompositions)
+
+
+def _parts(operator: Any, note: Callable[[str], None], *args: Any, **kwargs: Any) -> Any:
+    note(f"products and a collective that would overlap ({operator._opname}): one after the other")
+    return unfused(operator, args, kwargs)
 
 
 def _decide_padding(patches: Patches, pays: Pays, note: Callable[[str], None]) -> None:

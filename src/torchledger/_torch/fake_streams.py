@@ -85,18 +85,22 @@ class StreamOrder:
         ``wait_tensor`` is on the stream that waits.
         """
         namespace, _, kind = name.partition("::")
-        if "c10d_functional" not in namespace:
+        waits_itself = kind == "shard_dim_alltoall"
+        if "c10d_functional" not in namespace and not waits_itself:
             return self.place()
         if kind.startswith("wait_tensor"):
             for tensor in tensors_in(args):
                 self.wait(self.current, self._results.get(memory_key(tensor.untyped_storage()), ()))
             return self.place()
-        group = next((each for each in reversed(args) if isinstance(each, str)), "")
+        given = reversed(args)
+        group = next((name for each in given if isinstance(name := getattr(each, "group_name", each), str)), "")
         stream = communication_stream(group)
         self.wait(stream, self.mark(self.current))
         placed = self.place(stream)
         for tensor in tensors_in(result):
             self._results[memory_key(tensor.untyped_storage())] = (placed.number,)
+        if waits_itself:
+            self.wait(self.current, (placed.number,))
         return placed
 
     def mark(self, stream: str) -> tuple[int, ...]:

@@ -34,7 +34,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mod
 from torch.utils._pytree import tree_map_only
 
 from torchledger._torch.alignments import read_lengths_first
-from torchledger._torch.composites import is_composite, taken_apart
+from torchledger._torch.composites import is_composite, is_fused_with_collective, taken_apart, unfused
 from torchledger._torch.errors import wants_device
 from torchledger._torch.fake_gradients import asks_for_zeros
 from torchledger._torch.fake_limits import at_limit, follow_limits
@@ -79,7 +79,7 @@ _ALL_DATA_BYTES = 1 << 30
 READ_BYTES = 1 << 28
 """What an operator on real tensors may read in all: a batch is put together, a model's weights are not computed."""
 
-_OF_GROUPS = frozenset({"c10d", "_c10d_functional"})
+_OF_GROUPS = frozenset({"c10d", "_c10d_functional", "symm_mem", "_dtensor"})
 
 _SKIPPED_STEP = "torch/amp/grad_scaler.py"
 """A gradient scaler asks whether gradients were infinite, and skips the step if they were."""
@@ -258,6 +258,10 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         if func in ONLY_THERE:
             with self:
                 return ONLY_THERE[func](*args, **kwargs)
+        if not here.is_inside and isinstance(func, torch._ops.OpOverload) and is_fused_with_collective(func.name()):
+            self.note(f"products and a collective that would overlap ({func._opname})", "one after the other")
+            with self:
+                return unfused(func, args, kwargs)
         if not here.is_inside and isinstance(func, torch._ops.OpOverload) and is_composite(func.name()):
             with self:  # arrives whole in inference mode and from distributed tensors, also a copy to the device
                 result = taken_apart(func, args, kwargs)

@@ -186,7 +186,8 @@ def _awaited(launches: Sequence[Launch]) -> Iterator[tuple[GraphCollective, bool
         made = {buffer.name for buffer in buffers if buffer.role != "input"} or {buffer.name for buffer in buffers}
         yield (
             collective,
-            any(
+            collective.waits_itself
+            or any(
                 later.name == WAIT and made & {buffer.name for buffer in later.launch.buffers}
                 for later in found[place + 1 :]
             ),

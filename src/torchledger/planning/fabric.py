@@ -31,8 +31,10 @@ over 1,024 GPUs takes 19.4 ms for 1 GiB, 25.4 for 4 and 47.1 for 8 (``nccl_h100_
 
 _LOG_COLUMNS = re.compile(r"^#\s+size\s+count\b")
 _LOG_RANK = re.compile(r"^#\s+Rank\s+(\d+)\s.*\bon\s+(\S+)\s+device\b")
-_LOG_NAME = re.compile(r"\b(all_reduce|all_gather|reduce_scatter|alltoall|broadcast|sendrecv|reduce)_perf\b")
-_LOG_TITLE = re.compile(r"\b(AllReduce|AllGather|ReduceScatter|AlltoAll|Broadcast|SendRecv|Reduce)\b")
+_LOG_NAME = re.compile(
+    r"\b(all_reduce|all_gather|reduce_scatter|alltoall|broadcast|sendrecv|reduce|gather|scatter)_perf\b"
+)
+_LOG_TITLE = re.compile(r"\b(AllReduce|AllGather|ReduceScatter|AlltoAll|Broadcast|SendRecv|Reduce|Gather|Scatter)\b")
 _TITLES = {
     "AllReduce": "all_reduce",
     "AllGather": "all_gather",
@@ -43,6 +45,8 @@ _TITLES = {
     "SendRecv": "p2p",
     "sendrecv": "p2p",
     "Reduce": "reduce",
+    "Gather": "gather",
+    "Scatter": "scatter",
 }
 _FILE_NAMES = {name: kind for name, kind in _TITLES.items() if name.islower()} | {
     name: name for name in ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
@@ -54,8 +58,9 @@ def price_collective(fabric: Fabric, operation: str, message_bytes: float, place
 
     Within a node the curve of as many ranks counts, or what lies between the curves of fewer and of more. Over nodes a
     curve of that placement, else the links between nodes: latency, and the message at their bandwidth, of which a group
-    has the share of its ranks among a node's (the other groups of a mesh use the rest). Raises ``PredictError`` for an
-    operation that is unknown, and where the fabric holds nothing of nodes.
+    has the share of its ranks among a node's (the other groups of a mesh use the rest). A gather or a scatter is the
+    messages between one rank and all others. Raises ``PredictError`` for an operation that is unknown, and where the
+    fabric holds nothing of nodes.
     """
     kind = collective_kind(operation) or operation
     if placement.ranks < 2 or message_bytes <= 0:
@@ -64,6 +69,8 @@ def price_collective(fabric: Fabric, operation: str, message_bytes: float, place
     exact = next((curve for curve in own if curve.placement == placement), None)
     if exact is not None:
         return _priced(_on_curve(exact, message_bytes), exact.spread, None)
+    if kind in ("gather", "scatter"):
+        return _with_one_rank(fabric, kind, message_bytes, placement)
     if placement.nodes > 1:
         return _across(fabric, kind, message_bytes, placement)
     if not own:
@@ -227,6 +234,19 @@ def _from_another(fabric: Fabric, kind: str, message_bytes: float, placement: Pl
             note = f"{kind} is priced by the bus bandwidth of {other} on {fabric.name}"
             return _priced(math.log(found.duration_us), 0.2, note)
     raise PredictError(f"fabric {fabric.name} holds no {kind} within a node; measure it with nccl-tests.")
+
+
+def _with_one_rank(fabric: Fabric, kind: str, message_bytes: float, placement: Placement) -> CollectivePrice:
+    """The shares of all others, which go to one rank, or come from it, at the same time: its own links carry them."""
+    share, inside = message_bytes / placement.ranks, round(placement.ranks_of_node)
+    from_outside = (placement.ranks - inside) * share
+    found = [
+        price_collective(fabric, "p2p", nbytes, pair)
+        for nbytes, pair in (((inside - 1) * share, Placement(2)), (from_outside, Placement(2, 2)))
+        if nbytes > 0
+    ]
+    longest = max(found, key=lambda price: price.duration_us)
+    return replace(longest, note=f"{kind} is priced as the messages between one rank and all others")
 
 
 def _between(curves: list[CollectiveCurve], kind: str, message_bytes: float, placement: Placement) -> CollectivePrice:

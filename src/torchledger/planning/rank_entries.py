@@ -28,14 +28,12 @@ from torchledger.predicting.power import StepWork, is_product, mean_clock, susta
 from torchledger.predicting.step_calls import price_calls
 from torchledger.predicting.waits import waits_for_device
 from torchledger.stepping.communication import operation_of
-from torchledger.work.collectives import collective_kind
+from torchledger.work.collectives import collective_kind, exchanges_nothing
 from torchledger.work.graph_collectives import WAIT, GraphCollective, graph_collectives
 from torchledger.work.step_traffic import step_traffic
 
 _HOST = "host"
 """The stream of what keeps no device busy."""
-
-_PRICED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "p2p")
 
 
 @dataclass(frozen=True)
@@ -224,30 +222,32 @@ class EntryMaker:
         """
         rank = self.program.rank
         operation = name.rpartition("::")[2].rpartition(":")[2].removesuffix("_").removesuffix(".default")
-        kind = collective_kind(operation) or operation
+        kind = collective_kind(name)
         is_pair = kind == "p2p"
         ranks = self.program.groups.get(group or "", ())
         if is_pair and peer is not None:
             ranks = tuple(sorted((rank, peer)))
         size = len(ranks) or group_size or 0
-        is_known = True
-        if size < 2 or kind in ("barrier",) or not message_bytes:
-            price_us = spread_us = 0.0
-            is_known = kind not in _PRICED or size == 1
-            if size != 1 and kind in _PRICED:
-                unknown = "size" if size > 1 else "group"
-                self.notes.add(f"the {unknown} of some {kind} is not known: counted as nothing")
+        price_us = spread_us = 0.0
+        is_known = size == 1 or message_bytes == 0 or exchanges_nothing(name)
+        if is_known:
+            pass
+        elif kind is None:
+            self.notes.add(f"what {operation} exchanges is not known: counted as nothing")
+        elif size < 2 or message_bytes is None:
+            unknown = "size" if size > 1 else "group"
+            self.notes.add(f"the {unknown} of some {kind} is not known: counted as nothing")
         elif self.fabric is None:
             raise PredictError(f"rank {rank} calls {name} over {size} ranks, and no fabric prices it: give --fabric.")
         else:
             placement = placement_of(ranks or range(size), self.fabric.ranks_per_node)
             price = price_collective(self.fabric, kind, message_bytes, placement)
-            price_us, spread_us = price.duration_us, price.high_us - price.duration_us
+            price_us, spread_us, is_known = price.duration_us, price.high_us - price.duration_us, True
             if price.note and placement.nodes == 1:
                 self.notes.add(price.note)
         self.asked.append(
             PlannedCollective(
-                *(rank, operation_of(name) or kind, group, size or None, 1, message_bytes),
+                *(rank, operation_of(name) or kind or operation, group, size or None, 1, message_bytes),
                 price_us if is_known else None,
             )
         )
@@ -424,7 +424,11 @@ def _graph(
             size = len(maker.program.groups.get(found.group or "", ())) or found.group_size
             message, last = found.message_bytes(size), _last_of(maker.entries)
             asked_us = needs.graph_collective_us()
-            pending.append(maker.collective(found.name, message, found.group, None, host_us=asked_us, after=last))
+            place = maker.collective(found.operator, message, found.group, None, host_us=asked_us, after=last)
+            if found.waits_itself:
+                after = (*after, place)
+            else:
+                pending.append(place)
 
 
 def _all_waits(program: RankProgram) -> dict[int, tuple[int, ...]]:

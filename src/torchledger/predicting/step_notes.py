@@ -146,8 +146,9 @@ def _of_own_operators(record: StepTotals, launches: Sequence[Launch]) -> list[st
 
 
 _NAMESPACES_OF_TORCH = frozenset(
-    {"", "aten", "prims", "inductor", "quantized", "c10d", "_c10d_functional", "c10d_functional", "symm_mem", "fsdp"}
-    | {"torchvision", "torchaudio", "transformers", "extern_kernels", "inline", "streams", "record", "mkldnn", "mkl"}
+    {"", "aten", "prims", "inductor", "quantized", "c10d", "_c10d_functional", "c10d_functional", "symm_mem"}
+    | {"_dtensor", "fsdp", "torchvision", "torchaudio", "transformers", "extern_kernels", "inline", "streams", "record"}
+    | {"mkldnn", "mkl"}
 )
 
 

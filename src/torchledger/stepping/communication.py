@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torchledger._torch.eager_calls import EagerCall
 
 RECORDED = "record_param_comms"
-FUNCTIONAL = re.compile(r"^_?c10d_functional(_autograd)?::(?!wait_tensor|_wrap_tensor)")
+FUNCTIONAL = re.compile(r"^(_?c10d_functional(_autograd)?::(?!wait_tensor|_wrap_tensor)|_dtensor::shard_dim_alltoall$)")
 _SITE = re.compile(rf"^(c10d::(?!.*Work)|{RECORDED}$)")
 _RANGE = re.compile(r"^(gloo|mpi|ucc|nccl|xccl|hccl):(?P<name>\w+)$")
 _ALGORITHM = re.compile(

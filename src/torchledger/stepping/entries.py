@@ -34,7 +34,9 @@ GraphOf = Callable[[str], str | None]
 
 _OPERATOR = re.compile(r"^[A-Za-z_]\w*::\w")
 _AROUND = re.compile(r"^(autograd::|torch::|profiler::|prim::)")
-_COLLECTIVE = re.compile(r"^(c10d::|_?c10d_functional::(?!_wrap_tensor)|symm_mem::|record_param_comms$)")
+_COLLECTIVE = re.compile(
+    r"^(c10d::|_?c10d_functional::(?!_wrap_tensor)|symm_mem::|_dtensor::shard_dim_alltoall$|record_param_comms$)"
+)
 _SUBCLASS = "PythonSubclass"
 """The range in which a tensor's subclass answers for an operator."""
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from torchledger._torch.eager_calls import EagerCall
 
 _BACKWARD = "autograd::engine::evaluate_function: "
-_COLLECTIVE = ("c10d::", "_c10d_functional::", "c10d_functional::", "symm_mem::")
+_COLLECTIVE = ("c10d::", "_c10d_functional::", "c10d_functional::", "symm_mem::", "_dtensor::shard_dim_alltoall")
 _FOREACH = re.compile(r"^aten::(_foreach_|_fused_(adam|sgd|adagrad)|_amp_foreach)")
 _READS_A_NUMBER = "aten::_local_scalar_dense"
 _STREAM_WAIT = "cudaStreamSynchronize"

@@ -105,7 +105,7 @@ class Messages:
         sizes = [tensor.bytes for tensor in call.tensors] if call is not None else []
         known = [size for size in sizes if size is not None]
         # A gather's message is what it gathers, which the range does not hold.
-        if kind in (None, "all_gather") or not known or len(known) < len(sizes):
+        if kind in (None, "all_gather", "gather", "scatter") or not known or len(known) < len(sizes):
             return None
         return Message(kind, sum(known))
 

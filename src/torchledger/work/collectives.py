@@ -8,16 +8,32 @@ from typing import Any
 from torchledger.work.op_shapes import OpCall
 
 _KINDS = {
-    "all_reduce": "allreduce all_reduce allreduce_coalesced all_reduce_coalesced",
+    "all_reduce": "allreduce all_reduce allreduce_coalesced all_reduce_coalesced one_shot_all_reduce "
+    "one_shot_all_reduce_copy two_shot_all_reduce multimem_all_reduce multimem_one_shot_all_reduce",
     "all_gather": "all_gather allgather _allgather_base _all_gather_base all_gather_into_tensor allgather_coalesced "
-    "allgather_into_tensor_coalesced all_gather_into_tensor_coalesced",
-    "reduce_scatter": "reduce_scatter _reduce_scatter_base reduce_scatter_tensor reduce_scatter_tensor_coalesced",
-    "all_to_all": "all_to_all all_to_allv alltoall alltoall_base all_to_all_single",
-    "broadcast": "broadcast _broadcast_oop",
-    "reduce": "reduce _reduce_oop",
+    "allgather_into_tensor_coalesced all_gather_into_tensor_coalesced multimem_all_gather _low_contention_all_gather",
+    "reduce_scatter": "reduce_scatter _reduce_scatter_base reduce_scatter_tensor reduce_scatter_tensor_coalesced "
+    "_low_contention_reduce_scatter",
+    "all_to_all": "all_to_all all_to_allv alltoall alltoall_base all_to_all_single nvshmem_all_to_all all_to_all_vdev "
+    "all_to_all_vdev_2d all_to_all_vdev_2d_offset shard_dim_alltoall",
+    "broadcast": "broadcast _broadcast_oop nvshmem_broadcast",
+    "reduce": "reduce _reduce_oop multimem_one_shot_reduce",
+    "gather": "gather",
+    "scatter": "scatter",
     "p2p": "send recv isend irecv",
 }
+"""The operators of c10d, of symmetric memory (``symm_mem``) and of distributed tensors, by what they exchange."""
+
 _KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names.split()}
+
+_EXCHANGES_NOTHING = frozenset(
+    {
+        *("barrier", "monitored_barrier", "check_for_nan", "_barrier", "_rendezvous", "memset32"),
+        *("stream_write_value32", "get_remote_tensors"),
+        *("nccl_wait_signal", "nccl_wait_for_signal", "nvshmem_wait_for_signal"),
+    }
+)
+"""Operators on a group that meet, wait or make ready, and move no message of the program's."""
 
 
 def collective_kind(name: str) -> str | None:
@@ -26,7 +42,18 @@ def collective_kind(name: str) -> str | None:
     >>> collective_kind("c10d::alltoall_base_"), collective_kind("nccl:all_reduce"), collective_kind("barrier")
     ('all_to_all', 'all_reduce', None)
     """
-    return _KIND_OF.get(name.rsplit(":", 1)[-1].removesuffix("_"))
+    if name.startswith("aten::"):  # which has a gather and a scatter of its own
+        return None
+    return _KIND_OF.get(_bare_name(name))
+
+
+def exchanges_nothing(name: str) -> bool:
+    """Whether an operator on a process group moves no message at all, as a barrier."""
+    return _bare_name(name) in _EXCHANGES_NOTHING
+
+
+def _bare_name(name: str) -> str:
+    return name.rsplit(":", 1)[-1].removesuffix(".default").removesuffix("_").removesuffix("_out")
 
 
 def bus_factor(kind: str, ranks: Any) -> Any:
@@ -45,8 +72,8 @@ def bus_factor(kind: str, ranks: Any) -> Any:
 class Message:
     """What one rank gave to a collective: ``nbytes`` as nccl-tests count it, from which bus bandwidth is computed.
 
-    That is the larger of what it sends and gets: the whole tensor of an all_gather or a reduce_scatter, one side of an
-    all_reduce or a broadcast.
+    That is the larger of what it sends and gets: the whole tensor of an all_gather, a reduce_scatter, a gather or a
+    scatter, one side of an all_reduce or a broadcast.
     """
 
     kind: str
@@ -77,7 +104,7 @@ def message_of_call(call: OpCall, ranks: int | None = None) -> Message | None:
     sizes = _argument_sizes(call)
     if kind is None or not sizes or None in sizes:
         return None
-    nbytes = max(size for size in sizes if size is not None)
+    nbytes = max(size for size in sizes[: 1 if _LEAVES_ROOM in call.name else None] if size is not None)
     if _gives_share(call, kind, len(sizes)):
         if ranks is None:
             return None
@@ -92,15 +119,22 @@ def bytes_of_call(call: OpCall, ranks: int | None = None) -> int | None:
         return None
     if len(sizes) > 1:
         return sum(size or 0 for size in sizes)
+    if message.kind in ("gather", "scatter"):
+        return sizes[0]
     if message.kind not in ("all_gather", "reduce_scatter"):
         return 2 * message.nbytes
     return message.nbytes + message.nbytes // ranks if ranks else None
 
 
+_LEAVES_ROOM = "all_to_all_vdev"
+"""These write into a tensor that holds as much as may ever come: what they are given says more."""
+
+
 def _gives_share(call: OpCall, kind: str, tensors: int) -> bool:
-    """True if only a rank's share of the message is among the arguments: the whole is returned, or in nested lists."""
+    """True if only a rank's share of the message is among the arguments: the whole is returned, in nested lists, or
+    another rank's."""
     is_nested = kind == "reduce_scatter" and call.name.startswith("c10d::")
-    return tensors == 1 and (kind == "all_gather" or is_nested)
+    return tensors == 1 and (kind in ("all_gather", "gather", "scatter") or is_nested)
 
 
 def _argument_sizes(call: OpCall) -> list[int | None]:

@@ -1,4 +1,4 @@
-"""Collectives that a compiled graph calls itself, as launches of ``_c10d_functional`` operators."""
+"""Collectives that a compiled graph calls itself, as launches of ``_c10d_functional`` operators and a few others."""
 
 from __future__ import annotations
 
@@ -12,22 +12,29 @@ from torchledger.work.op_shapes import OpCall, Tensor
 
 WAIT = "wait_tensor"
 
-_FUNCTIONAL = re.compile(r"\b_?c10d_functional(_autograd)?\.(?P<name>\w+)")
+_FUNCTIONAL = "_c10d_functional"
+_CALLED = re.compile(r"\b(_?c10d_functional(_autograd)?|(?P<space>symm_mem|_dtensor))\.(?P<name>\w+)")
 _GROUP = re.compile(r"'(?P<group>[^']*)'\s*\)?\s*$")
 
 
 @dataclass(frozen=True)
 class GraphCollective:
-    """A launch of a ``_c10d_functional`` operator, ``"wait_tensor"`` too; ``name`` is without the mark of what works in
-    place."""
+    """A launch of a ``_c10d_functional`` operator, ``"wait_tensor"`` too, or of one of another ``namespace``; ``name``
+    is without the mark of what works in place."""
 
     launch: Launch
     name: str
+    namespace: str = _FUNCTIONAL
 
     @property
     def operator(self) -> str:
         """Its name as a profiler writes it: ``"_c10d_functional::all_reduce"``."""
-        return f"_c10d_functional::{self.name}"
+        return f"{self.namespace}::{self.name}"
+
+    @property
+    def waits_itself(self) -> bool:
+        """Whether what follows it in the graph waits for it, without a call that says so."""
+        return self.namespace != _FUNCTIONAL
 
     @property
     def group(self) -> str | None:
@@ -56,8 +63,8 @@ class GraphCollective:
 def graph_collective(launch: Launch) -> GraphCollective | None:
     """A launch as the collective, or the wait for one, that it is; ``None`` for any other launch."""
     for text in (launch.kernel_name, launch.call or ""):
-        if match := _FUNCTIONAL.search(text):
-            return GraphCollective(launch, match["name"].removesuffix("_"))
+        if match := _CALLED.search(text):
+            return GraphCollective(launch, match["name"].removesuffix("_"), match["space"] or _FUNCTIONAL)
     return None
 
 

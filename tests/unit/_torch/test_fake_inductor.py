@@ -46,6 +46,16 @@ def test_products_and_collectives_stay_apart_and_that_is_counted() -> None:
     assert post_grad.micro_pipeline_tp_pass is former
 
 
+def test_a_product_that_a_program_fuses_with_a_collective_is_compiled_as_both() -> None:
+    import torch.distributed._symmetric_memory
+    from torch._inductor import decomposition
+
+    fused = torch.ops.symm_mem.fused_matmul_reduce_scatter.default
+    with FakeDevice(MADE_UP):
+        assert fused in decomposition.select_decomp_table()
+    assert fused not in decomposition.select_decomp_table()
+
+
 class Constants:
     """The part of a graph that keeps constants."""
 

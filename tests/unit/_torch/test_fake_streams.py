@@ -70,3 +70,10 @@ def test_streams_are_the_programs_own_again_once_they_are_undone() -> None:
     assert active_order() is made and made.current == COMPUTE
     patches.undo()
     assert active_order() is None and torch.cpu.current_stream is former
+
+
+def test_what_follows_a_change_of_shards_waits_for_it_on_its_groups_stream(order: StreamOrder) -> None:
+    before = order.place()
+    moved = order.place_operator("_dtensor::shard_dim_alltoall", (torch.zeros(4), 0, 1, "3"), torch.zeros(4))
+    assert (moved.stream, moved.waits_for) == ("communication 3", (before.number,))
+    assert order.place().waits_for == (moved.number,)

@@ -69,6 +69,54 @@ def test_what_was_computed_before_is_given_to_a_compiled_model_of_ddp(tmp_path: 
         assert [each.operation for each in ledger.read(Collective)] == ["all_reduce"]
 
 
+def test_products_that_are_one_operator_with_a_collective_are_priced_apart(tmp_path: Path) -> None:
+    def program() -> None:
+        import torch.distributed._symmetric_memory
+
+        dist.init_process_group("nccl")
+        group = dist.group.WORLD.group_name
+        first, second = nn.Linear(8, 16).cuda(), nn.Linear(16, 8).cuda()
+
+        def step() -> torch.Tensor:
+            share = torch.zeros(4, 8, device="cuda")
+            _, (hidden,) = torch.ops.symm_mem.fused_all_gather_matmul(share, [first.weight.detach().t()], 0, group)
+            weight = second.weight.detach().t()
+            torch.ops.symm_mem.fused_matmul_reduce_scatter(hidden, weight, "avg", 0, group)
+            return first(share).sum()
+
+        _train(step, first.parameters())
+
+    said = run_without_device(program, tmp_path / "plan.ledger", GPU, world=WorldSpec(0, 2)).dry_run.stand_ins
+    with open_ledger(tmp_path / "plan.ledger") as ledger:
+        found = [(each.operation, each.message_bytes, each.group_size) for each in ledger.read(Collective)]
+        products = [each.flops for each in ledger.read(StepCall) if each.name == "aten::mm"]
+    assert found == [("all_gather", 8 * 8 * 4, 2), ("reduce_scatter", 8 * 8 * 4, 2)]
+    assert products[:2] == [2 * 8 * 8 * 16] * 2
+    assert {each.value for each in said if "would overlap" in each.asked} == {"one after the other"}
+
+
+def test_a_distributed_tensor_that_changes_its_shards_exchanges_them(tmp_path: Path) -> None:
+    def program() -> None:
+        from torch.distributed.tensor import DTensor, Shard, init_device_mesh
+
+        dist.init_process_group("nccl")
+        mesh = init_device_mesh("cuda", (2,))
+        layer = nn.Linear(8, 8).cuda()
+
+        def step() -> torch.Tensor:
+            DTensor.from_local(torch.zeros(4, 8, device="cuda"), mesh, [Shard(0)]).redistribute(mesh, [Shard(1)])
+            return layer(torch.zeros(4, 8, device="cuda")).sum()
+
+        _train(step, layer.parameters())
+
+    run_without_device(program, tmp_path / "plan.ledger", GPU, world=WorldSpec(0, 2))
+    with open_ledger(tmp_path / "plan.ledger") as ledger:
+        (found,) = ledger.read(Collective)
+    assert (found.operation, found.message_bytes, found.ranks) == ("all_to_all", 4 * 8 * 4, (0, 1))
+    assert found.stream == f"communication {found.group}" and found.call is not None
+    assert found.waited_by == found.call + 1
+
+
 def _train(step: Callable[[], torch.Tensor], parameters: Iterable[torch.Tensor]) -> None:
     optimizer = torch.optim.SGD(parameters, 0.1)
     for _ in range(8):

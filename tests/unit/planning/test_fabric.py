@@ -14,6 +14,7 @@ from torchledger.planning.fabric import (
     fit_curve,
     placement_of,
     price_collective,
+    read_nccl_tests,
     shipped_fabrics,
 )
 
@@ -169,3 +170,23 @@ def test_rows_of_a_log_that_say_no_time_are_none(tmp_path: Path, old: str, new: 
     (tmp_path / "all_reduce.txt").write_text(NCCL_LOG.replace(old, new).replace(" 6000.00", "     nan"))
     with pytest.raises(PredictError, match="holds no collective"):
         find_fabric(tmp_path / "all_reduce.txt", device="NVIDIA H100 80GB HBM3")
+
+
+@pytest.mark.parametrize("kind", ["gather", "scatter"])
+def test_what_one_rank_gets_of_all_others_comes_over_its_own_links(kind: str) -> None:
+    fabric, share = shipped_fabrics()["h200"], 64 * MIB
+    found = price_collective(fabric, kind, 8 * share, Placement(8))
+    assert found.duration_us == pytest.approx(price_collective(fabric, "p2p", 7 * share, Placement(2)).duration_us)
+    assert found.note == f"{kind} is priced as the messages between one rank and all others"
+
+
+def test_shares_of_other_nodes_come_over_the_link_of_the_one_rank() -> None:
+    fabric, share = find_fabric("h200+3200gb"), 64 * MIB
+    found = price_collective(fabric, "gather", 16 * share, Placement(16, 2))
+    assert found.duration_us == pytest.approx(price_collective(fabric, "p2p", 8 * share, Placement(2, 2)).duration_us)
+
+
+def test_a_gather_that_was_measured_is_priced_by_its_own_curve(tmp_path: Path) -> None:
+    (tmp_path / "gather.log").write_text("# nccl-tests gather_perf\n" + NCCL_LOG.replace("node-b", "node-a"))
+    fabric = read_nccl_tests(tmp_path / "gather.log", device="NVIDIA H100 80GB HBM3")
+    assert price_collective(fabric, "gather", MIB, Placement(4)).duration_us == pytest.approx(60.0)

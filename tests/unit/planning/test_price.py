@@ -257,3 +257,31 @@ def test_a_triton_kernel_of_the_program_is_priced_by_its_bytes() -> None:
     found = predict_launches(MODEL, [launch])[0]
     assert found.model == ROOFLINE
     assert found.duration_us == pytest.approx(4 * n / MODEL.machine.bytes_per_us, rel=0.1)
+
+
+def test_a_collective_that_nobody_can_price_is_said_whatever_its_kind() -> None:
+    put = collective(0, name="symm_mem::nvshmem_put", group=None, group_size=None, message_bytes=None)
+    unsized = collective(1, name="c10d::scatter_", message_bytes=None)
+    step = plan_price([program(0, [put, unsized, product(2)])], MODEL, FABRIC)
+    assert "what nvshmem_put exchanges is not known: counted as nothing" in step.notes
+    assert "the size of some scatter is not known: counted as nothing" in step.notes
+    assert [each.duration_us for each in step.collectives] == [None, None]
+
+
+def test_a_barrier_and_a_collective_of_one_rank_take_nothing_and_that_is_known() -> None:
+    calls = [
+        collective(0, name="c10d::barrier", message_bytes=None),
+        collective(1, group="1", group_size=1),
+        product(2),
+    ]
+    step = plan_price([program(0, calls, groups={"0": (0, 1), "1": (0,)})], MODEL, FABRIC)
+    assert not any("counted as nothing" in note for note in step.notes)
+    assert {each.operation: each.duration_us for each in step.collectives} == {"barrier": 0.0, "all_reduce": 0.0}
+
+
+def test_a_gather_takes_longer_than_a_share_of_it_that_is_sent() -> None:
+    gathered, sent = (
+        plan_price([program(0, [collective(0, name=name, message_bytes=nbytes)])], MODEL, FABRIC).communication_us
+        for name, nbytes in (("c10d::gather_", 512 * MIB), ("c10d::send", 128 * MIB))
+    )
+    assert gathered > sent > 0

@@ -59,3 +59,11 @@ def test_a_step_prices_them_by_their_groups_and_what_waits_by_nothing() -> None:
     assert predictions[0].duration_us == pytest.approx(expected.duration_us)
     _, unknown = predict_step(model, [ALL_REDUCE])
     assert unknown[0].model == "roofline"
+
+
+def test_a_collective_of_another_namespace_keeps_what_follows_back_itself() -> None:
+    name = "torch.ops._dtensor.shard_dim_alltoall.default"
+    asked = make_launch(kernel_name=name, call=f"{name}(buf0, 0, 1, '0')", buffers=ALL_REDUCE.buffers)
+    found = graph_collective(asked)
+    assert found is not None and found.waits_itself and not graph_collective(ALL_REDUCE).waits_itself
+    assert (found.operator, found.group, found.message_bytes(8)) == ("_dtensor::shard_dim_alltoall", "0", 4096 * 2048)
