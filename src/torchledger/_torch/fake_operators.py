@@ -89,6 +89,28 @@ def shapes_by_example(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any])
     return tree_map(fake, result)
 
 
+COALESCED = frozenset(
+    f"c10d::{name}"
+    for name in (
+        *("allreduce_coalesced_", "allgather_coalesced_", "allgather_into_tensor_coalesced_"),
+        "reduce_scatter_tensor_coalesced_",
+    )
+)
+"""Collectives over lists that torch has no meta function for: they fill what they are given, and return work to wait
+for."""
+
+
+def work_of_coalesced(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What stands for the work of one of ``COALESCED``: that of the same collective over empty tensors."""
+
+    def empty(value: Any) -> Any:
+        return torch.empty(0, dtype=value.dtype) if isinstance(value, torch.Tensor) else value
+
+    with _disable_current_modes():
+        given, options = tree_map(empty, (list(args), dict(kwargs)))
+        return func(*given, **options)
+
+
 def _is_in_place(schema: Any) -> bool:
     returned = schema.returns[0].alias_info if len(schema.returns) == 1 else None
     first = schema.arguments[0].alias_info

@@ -40,12 +40,14 @@ from torchledger._torch.fake_gradients import asks_for_zeros
 from torchledger._torch.fake_limits import at_limit, follow_limits
 from torchledger._torch.fake_loops import FakeLoops
 from torchledger._torch.fake_operators import (
+    COALESCED,
     ONLY_THERE,
     SIZED,
     NoShapeError,
     note_choices,
     real_layouts,
     shapes_by_example,
+    work_of_coalesced,
 )
 from torchledger._torch.fake_ranges import note_ranges, taken_by
 from torchledger._torch.fake_shares import ARE_SHARES, count_shares, origin_of, shares_of
@@ -276,6 +278,8 @@ class FakeTensors(FakeTensorMode, _OnThreads):
                     with as_plain(args, kwargs):
                         result = super().__torch_dispatch__(func, types, args, kwargs)
         except UnsupportedOperatorException:
+            if func.name() in COALESCED:
+                return work_of_coalesced(func, args, kwargs)
             return self._by_example(func, args, kwargs)
         except (DynamicOutputShapeException, DataDependentOutputException) as error:
             raise NoShapeError(

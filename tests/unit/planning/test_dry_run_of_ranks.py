@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import pytest
 import torch
 from torch import distributed as dist
 from torch import nn
@@ -115,6 +116,34 @@ def test_a_distributed_tensor_that_changes_its_shards_exchanges_them(tmp_path: P
     assert (found.operation, found.message_bytes, found.ranks) == ("all_to_all", 4 * 8 * 4, (0, 1))
     assert found.stream == f"communication {found.group}" and found.call is not None
     assert found.waited_by == found.call + 1
+
+
+@pytest.mark.parametrize("operation", ["all_reduce", "all_gather", "reduce_scatter"])
+def test_collectives_that_are_put_together_are_one_however_large_they_are(operation: str, tmp_path: Path) -> None:
+    def program() -> None:
+        dist.init_process_group("nccl")
+        layer = nn.Linear(8, 8).cuda()
+        shares = [torch.zeros(1 << 26, device="cuda") for _ in range(2)]
+        wholes = [torch.zeros(1 << 27, device="cuda") for _ in range(2)]
+
+        def step() -> torch.Tensor:
+            with dist._coalescing_manager(device=torch.device("cuda")):
+                for share, whole in zip(shares, wholes, strict=True):
+                    if operation == "all_reduce":
+                        dist.all_reduce(whole)
+                    elif operation == "all_gather":
+                        dist.all_gather_into_tensor(whole, share)
+                    else:
+                        dist.reduce_scatter_tensor(share, whole)
+            return layer(torch.zeros(4, 8, device="cuda")).sum()
+
+        _train(step, layer.parameters())
+
+    said = run_without_device(program, tmp_path / "plan.ledger", GPU, world=WorldSpec(0, 2)).dry_run.stand_ins
+    with open_ledger(tmp_path / "plan.ledger") as ledger:
+        (found,) = ledger.read(Collective)
+    assert (found.operation, found.message_bytes) == (operation, 2 * 4 << 27)
+    assert said == ()
 
 
 def _train(step: Callable[[], torch.Tensor], parameters: Iterable[torch.Tensor]) -> None:
