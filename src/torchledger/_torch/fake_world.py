@@ -319,8 +319,9 @@ def _replace_rendezvous(world: FakeWorld, patches: Patches) -> None:
                 f"the script asks for a world of {asked} ranks, but the plan is for {spec.size}. "
                 f"Pass --world {asked}, or have the script read WORLD_SIZE."
             )
-        kwargs.pop("device_id", None)
-        return original(*args, **kwargs)
+        device = kwargs.pop("device_id", None)
+        original(*args, **kwargs)
+        _bind(c10d._get_default_group(), device)
 
     def helper(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         args, asked = (*args[:3], BACKEND, *args[4:]), str(args[3])
@@ -336,6 +337,8 @@ def _replace_rendezvous(world: FakeWorld, patches: Patches) -> None:
     replace_everywhere(patches, c10d.rendezvous, rendezvous)
     pass_through(patches, c10d, "_new_process_group_helper", helper)
     pass_through(patches, c10d, "init_process_group", init_process_group)
+    if hasattr(c10d, "split_group"):
+        pass_through(patches, c10d, "split_group", _split_group)
     replace_everywhere(patches, c10d.monitored_barrier, lambda *args, **kwargs: None)
 
     patches.set(dist, "is_nccl_available", lambda: True)  # torch's own code asks c10d whether there is the class
@@ -345,6 +348,36 @@ def _replace_rendezvous(world: FakeWorld, patches: Patches) -> None:
             return original(*args, **kwargs)
 
     pass_through(patches, c10d, "batch_isend_irecv", batch)
+
+
+def _bind(group: Any, device: torch.device | int | None) -> None:
+    """Have a group say that its communicator is of one device, which is what lets a program split it."""
+    device = torch.device("cuda", device) if isinstance(device, int) else device
+    if device is not None and device.index is not None:
+        group.bound_device_id = device
+
+
+def _split_group(
+    original: Callable[..., Any],
+    parent_pg: Any = None,
+    split_ranks: Sequence[Sequence[int]] | None = None,
+    timeout: timedelta | None = None,
+    pg_options: Any = None,
+    group_desc: str | None = None,
+    **others: Any,
+) -> Any:
+    """The part of a group that this rank is in, made as any other group: no communicator is there to be split."""
+    whole = c10d._get_default_group()
+    if whole.bound_device_id is None or not split_ranks:
+        return original(parent_pg, split_ranks, timeout, pg_options, group_desc, **others)  # which says what is wrong
+    parent = whole if parent_pg is None else parent_pg
+    mine = next((sorted(ranks) for ranks in split_ranks if parent.rank() in ranks), None)
+    if mine is None:
+        return None
+    ranks = c10d.get_process_group_ranks(parent)
+    made = c10d.new_group([ranks[each] for each in mine], timeout, group_desc=group_desc)
+    _bind(made, whole.bound_device_id)
+    return made
 
 
 def _let_meshes_hold_values(patches: Patches) -> None:

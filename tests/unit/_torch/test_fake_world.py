@@ -214,3 +214,27 @@ def test_torch_has_its_own_functions_back_afterwards() -> None:
         dist.is_nccl_available,
     ) == former
     assert "torchledger" not in dist.Backend.backend_list
+
+
+def test_a_world_that_is_bound_to_a_device_is_split_and_ranks_are_those_of_the_parent(world: FakeWorld) -> None:
+    dist.init_process_group("nccl", device_id=torch.device("cuda", 1))
+    assert dist.group.WORLD.bound_device_id == torch.device("cuda", 1)
+    node = dist.split_group(split_ranks=[list(range(8)), list(range(8, 16))], group_desc="node")
+    assert dist.get_process_group_ranks(node) == list(range(8, 16))
+    share, pair = torch.zeros(4), dist.split_group(node, split_ranks=[[0, 2], [1, 3]])
+    assert dist.get_process_group_ranks(pair) == [9, 11]
+    assert dist.split_group(node, split_ranks=[[4, 5]]) is None
+    assert [call.group_size for call in heard(lambda: dist.all_reduce(share, group=pair))] == [2]
+
+
+def test_a_world_without_a_device_is_not_split_as_on_the_device(world: FakeWorld) -> None:
+    dist.init_process_group("nccl")
+    with pytest.raises(RuntimeError, match="No device associated with the default pg"):
+        dist.split_group(split_ranks=[[0, 9]])
+
+
+def test_the_groups_of_a_mesh_are_the_same_in_a_world_that_is_bound_to_a_device(world: FakeWorld) -> None:
+    dist.init_process_group("nccl", device_id=torch.device("cuda", 1))
+    mesh = init_device_mesh("cpu", (4, 4), mesh_dim_names=("dp", "tp"))
+    assert dist.get_process_group_ranks(mesh["tp"].get_group()) == [8, 9, 10, 11]
+    assert dist.get_process_group_ranks(mesh["dp"].get_group()) == [1, 5, 9, 13]
