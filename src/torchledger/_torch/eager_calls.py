@@ -36,7 +36,7 @@ from torchledger._torch.patching import Patches
 from torchledger._torch.schemas import parameters_of
 from torchledger._torch.storages import HeardMemory, StorageWatch
 from torchledger._torch.tensors import is_nested, tensors_in
-from torchledger._torch.user_lines import PLANS_BEGIN
+from torchledger._torch.user_lines import PLANS_BEGIN, is_of_python
 from torchledger.claims import claim
 from torchledger.signals import let_through
 from torchledger.work.collectives import collective_kind
@@ -406,7 +406,7 @@ class EagerCalls(TorchDispatchMode):
                 pass
             elif file.startswith(_TORCH):
                 library.append(f"torch/{file.removeprefix(_TORCH)}:{code.co_name}")
-            elif not file.startswith((_OURS, "<")):
+            elif not file.startswith((_OURS, "<")) and not is_of_python(frame):
                 lines.append(f"{file}:{frame.f_lineno}")
             if code.co_name in ("_call_impl", "forward"):
                 owner = frame.f_locals.get("self")

@@ -57,12 +57,12 @@ from torchledger._torch.fake_triton import NAMESPACE as TRITON_KERNELS
 from torchledger._torch.patching import Patches
 from torchledger._torch.tensors import is_higher_order, tensors_in
 from torchledger._torch.user_lines import (
+    asking_frame,
     generated_line,
     is_called_from,
     is_checked,
     is_data_of_program,
     user_line,
-    user_stack,
 )
 from torchledger.errors import PlanError
 from torchledger.nouns import StandIn
@@ -448,7 +448,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
 
     def _passing(self) -> bool | None:
         """The truth with which a check of the program's passes; ``None`` where none asks."""
-        frame, _ = user_stack(self._decisions)
+        frame = asking_frame(self._decisions)
         return None if frame is None else truth_that_passes(frame)
 
     def create_symbolic_nested_int(self, *, nt_tensor_id: int | None = None) -> Any:

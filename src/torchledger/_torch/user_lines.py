@@ -1,8 +1,13 @@
-"""Who asks: the line of the program that is on the stack, and which part of torch."""
+"""Who asks: the line of the program that is on the stack, and which part of torch.
+
+A line of Python's own library (a context manager that is left, a decorated function) is none of the program's.
+"""
 
 from __future__ import annotations
 
+import functools
 import sys
+import sysconfig
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from traceback import walk_stack
@@ -26,6 +31,20 @@ _CHECKS = {
 """Where torch asks whether what it was given is valid: in these files, in functions of this name (``None``: in all)."""
 
 
+_PYTHONS = tuple({f"{sysconfig.get_paths()[name]}/" for name in ("stdlib", "platstdlib")})
+_PACKAGES = "-packages/"
+
+
+def is_of_python(frame: FrameType) -> bool:
+    """Whether a frame is of Python's library (or ``typing_extensions``), and that is not the program that is run."""
+    return _is_of_python(frame.f_code.co_filename) and frame.f_globals.get("__name__") != "__main__"
+
+
+@functools.cache
+def _is_of_python(file: str) -> bool:
+    return (file.startswith(_PYTHONS) and _PACKAGES not in file) or file.endswith("/typing_extensions.py")
+
+
 def is_called_from(file: str) -> bool:
     """Whether a function of a file, given by the end of its path, is on the stack."""
     return any(frame.f_code.co_filename.endswith(file) for frame, _ in walk_stack(sys._getframe(1)))
@@ -46,12 +65,13 @@ def is_checked() -> bool:
 
 def user_lines() -> tuple[tuple[str, int], ...]:
     """All lines of the stack that are neither torch's nor ours, innermost first."""
-    return tuple((frame.f_code.co_filename, line) for frame, line in _user_frames())
+    return tuple((frame.f_code.co_filename, line) for frame, line in _user_frames() if not is_of_python(frame))
 
 
 def user_line(generated: Collection[str] = ()) -> str:
     """The innermost line of the stack that is neither torch's nor ours, nor in one of the ``generated`` files."""
-    return next((f"{frame.f_code.co_filename}:{line}" for frame, line in _user_frames(generated)), "unknown")
+    frames = ((frame, line) for frame, line in _user_frames(generated) if not is_of_python(frame))
+    return next((f"{frame.f_code.co_filename}:{line}" for frame, line in frames), "unknown")
 
 
 def line_outside(*files: str) -> str | None:
@@ -82,17 +102,22 @@ def is_data_of_program() -> bool:
     return not isinstance(frame.f_locals.get("self"), torch.nn.Module)
 
 
-_PACKAGES = "-packages/"
 _WRAPPERS = ("torch/_compile.py", "torch/_dynamo/eval_frame.py")
 """What stands between an operator and a mode that hears it."""
 
 
 def user_stack(generated: Collection[str] = ()) -> tuple[FrameType | None, tuple[str, ...]]:
-    """The innermost frame that is neither torch's nor ours, nor of the ``generated`` files, and the lines of all such,
-    outermost first."""
-    frames = list(_user_frames(generated))
+    """The innermost frame that is neither torch's, ours nor Python's, nor of the ``generated`` files, and the lines of
+    all such, outermost first."""
+    frames = [(frame, line) for frame, line in _user_frames(generated) if not is_of_python(frame)]
     lines = tuple(f"{frame.f_code.co_filename}:{line}" for frame, line in reversed(frames))
     return (frames[0][0] if frames else None), lines
+
+
+def asking_frame(generated: Collection[str] = ()) -> FrameType | None:
+    """The innermost frame that is neither torch's nor ours, nor of the ``generated`` files; it may be one of Python's
+    library, which checks things for a program (``unittest``)."""
+    return next((frame for frame, _ in _user_frames(generated)), None)
 
 
 def _user_frames(
