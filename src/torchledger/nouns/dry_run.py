@@ -56,10 +56,10 @@ class MadeGroup:
 
 @dataclass(frozen=True)
 class RareCollective:
-    """A collective that a program asked for in other steps than the one that was recorded, which has none.
+    """A collective that a program asked for in other steps than the one that was recorded, which lacks it.
 
     ``message_bytes`` is one message as nccl-tests count it, ``count`` how often it was asked for, in so many of the
-    ``steps`` of optimizers that the program made. ``source`` is the line that asked.
+    ``steps`` of optimizers that the program made (where it made none, of its calls). ``source`` is the line that asked.
     """
 
     operation: str
@@ -84,8 +84,9 @@ class DryRun:
 
     ``decisions`` counts what the compiler would have measured on the device and was decided by a rule. ``world`` is the
     rank that it ran as, where it is one of several, and ``groups`` are the ranks of each process group that it is in.
-    ``rare`` are the collectives of other steps where the recorded one has none; ``optimizer_steps`` counts the steps of
-    optimizers that the program made until it was ended.
+    ``rare`` are the collectives of other steps that the recorded one lacks; ``optimizer_steps`` counts the steps of
+    optimizers that the program made until it was ended, ``calls`` those like the recorded step that it was let make
+    behind it.
     """
 
     device: str
@@ -95,6 +96,7 @@ class DryRun:
     groups: tuple[MadeGroup, ...] = ()
     rare: tuple[RareCollective, ...] = ()
     optimizer_steps: int = 0
+    calls: int = 0
 
     @property
     def replays_graphs(self) -> bool:

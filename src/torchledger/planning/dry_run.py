@@ -33,7 +33,7 @@ from torchledger.planning.program_threads import (
     makes_lone_group,
     our_error,
 )
-from torchledger.planning.rare_collectives import RareCollectives
+from torchledger.planning.rare_collectives import RareCollectives, do_matter
 from torchledger.planning.steps_of_a_turn import StepsOfATurn, steps_of_a_turn
 from torchledger.profiling.profile import StepProfiler, hear_steps
 from torchledger.profiling.records import facts_of_recording
@@ -43,7 +43,7 @@ from torchledger.stepping.record import Ledgered
 from torchledger.stepping.recording import StepRecording
 from torchledger.stepping.tools import Tools
 from torchledger.traces.graph_marks import parse_graph_mark
-from torchledger.work.collectives import collective_kind
+from torchledger.work.collectives import message_of_call
 from torchledger.work.graph_collectives import graph_collectives
 from torchledger.work.graph_names import direction_of
 from torchledger.work.unaligned import Pays, stays_as_it_is
@@ -108,11 +108,12 @@ class _StepHearer(StepProfiler):
         self._groups: Mapping[str, MadeGroup] = {} if around is None else around.groups
         self._notes: Sequence[str] = () if around is None else around.notes
         self._is_a_rank = around is not None
-        self.has_step = self.has_collectives = False
+        self.has_step = False
         self._is_running = True
         self._kept: StepRecording | None = None
         self._heard_s, self._look_on_s, self._looked_on = time.monotonic(), 0.0, 0
         self._may_train = False
+        self._exchanged = 0
         self._launched = 0
         self._turn: StepsOfATurn | None = None
         self._outside = OutsideWork(lambda: tensors.n_operators + self._launched)
@@ -188,10 +189,12 @@ class _StepHearer(StepProfiler):
         if self._kept is not None and (recording.heard is None or recording.heard is self._kept.heard):
             recording = self._kept  # what was found since is of a longer step, which was not heard
         if not self.has_step and recording.heard is not None and recording.memory is not None:
+            self._rare.hearing_ended()
             self._capture.add(*self._records(recording))
             self.has_step = True
 
     def _hearing_begins(self) -> None:
+        self._rare.hearing_begins()
         self._outside.hearing_begins()
         self._loading.hearing_begins()
         self._replays_before = self._captures.n_replays
@@ -206,6 +209,8 @@ class _StepHearer(StepProfiler):
         if self._kept is None or self._kept.heard is not recording.heard:
             self._outside.hearing_ended()
             self._loading.hearing_ended()
+            self._rare.hearing_ended()
+            self._exchanged = self._exchanged_bytes(recording)
             self.replays_unheard = self._captures.n_replays > self._replays_before
             if self._kept is None:
                 self._look_on_s = max(_LOOKED_ON_S, _LOOKED_ON_SHARE * (now_s - self._heard_s))
@@ -213,6 +218,7 @@ class _StepHearer(StepProfiler):
             self._may_train = recording.found_by == "period" and has_other_optimizer(frozenset())
         self._kept = recording
         self._looked_on += 1
+        self._rare.called_again()
         if self._waits_for_training:
             return self._looked_on <= _MOST_BEFORE_TRAINING and now_s < self._heard_s + _BEFORE_TRAINING_S
         may_follow = self._may_exchange_later if self._is_a_rank else self._may_be_a_part
@@ -227,15 +233,26 @@ class _StepHearer(StepProfiler):
         return self._may_train and not self._outside.has_updates
 
     def _may_exchange_later(self, recording: StepRecording) -> bool:
-        """Whether a rank's step has no collective in a program with process groups, and none of a later step has been
-        seen: some are asked for every so many steps alone."""
-        if not any(len(group.ranks) > 1 for group in self._groups.values()) or self._rare.found:
-            return False
-        called = {name for kind in recording.kinds[:1] for name in kind.calls}
-        return not (
-            any(collective_kind(each.call.name) for each in recording.heard or ())
-            or any(graph_collectives(self._launches.get(name, ())) for name in called)
-        )
+        """Whether a program has groups of several ranks, and no collective has been seen that its step lacks and that
+        matters beside those that it has: some are asked for every so many steps alone."""
+        has_groups = any(len(group.ranks) > 1 for group in self._groups.values())
+        return has_groups and not do_matter(self._rare.found, self._exchanged)
+
+    def _exchanged_bytes(self, recording: StepRecording) -> int:
+        """Bytes of the messages between ranks in a step, as far as they are known."""
+        messages = [
+            message.nbytes
+            for each in recording.heard or ()
+            if each.group is not None and (each.group_size or 0) > 1
+            if (message := message_of_call(each.call, each.group_size)) is not None
+        ]
+        calls = Counter(name for kind in recording.kinds[:1] for name in kind.calls)
+        for name, count in calls.items():
+            for each in graph_collectives(self._launches.get(name, ())).values():
+                size = len(self._groups[each.group].ranks) if each.group in self._groups else each.group_size
+                if (size or 0) > 1:
+                    messages.append(count * (each.message_bytes(size) or 0))
+        return sum(messages)
 
     def _may_be_captured(self, recording: StepRecording) -> bool:
         """Whether a step ran beside the stream that programs compute on, as those do that come before a CUDA graph of
@@ -300,7 +317,6 @@ class _StepHearer(StepProfiler):
             {name: group.ranks for name, group in self._groups.items()},
             {order: recording.heard[place] for place, order in record.places.items()},
         )
-        self.has_collectives = any(each.operation != "barrier" for each in collectives)
         said = _UNTRAINED.format(self._looked_on) if self._waits_for_training else self._outside.note()
         loading = None if self._is_a_rank else self._loading.note()
         if said is None and self._turn is not None and self._is_one_of_several(recording):
@@ -392,8 +408,16 @@ def run_without_device(
             fake.tensors.end()
             stand_ins = (*fake.tensors.stand_ins, *_of_world(around))
             groups = () if around is None else tuple(around.groups.values())
-            found = rare.found if hearer.has_step and not hearer.has_collectives else ()
-            dry_run = DryRun(device.name, stand_ins, dict(fake.decisions), world, groups, found, rare.optimizer_steps)
+            dry_run = DryRun(
+                device.name,
+                stand_ins,
+                dict(fake.decisions),
+                world,
+                groups,
+                rare.found if hearer.has_step else (),
+                rare.optimizer_steps,
+                rare.calls,
+            )
             capture.note(f"made without a device: the program ran on fake tensors for {device.name}")
             capture.add(dry_run)
             capture.close(status=status, exit_code=0 if status == "finished" else 1)

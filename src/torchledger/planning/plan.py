@@ -21,6 +21,7 @@ from torchledger.planning.dry_run import run_without_device
 from torchledger.planning.fabric import find_fabric
 from torchledger.planning.kept_prices import keep_prices, times_of_calls
 from torchledger.planning.price import price_ranks, roofline_note
+from torchledger.planning.rank_entries import RankProgram
 from torchledger.planning.rare_collectives import rare_note
 from torchledger.planning.world import Script, program_of, record_ranks
 from torchledger.predicting.devices import find_model
@@ -143,8 +144,8 @@ def plan_world(
         step = replace(step, kernel_launches=_kernel_launches(steps), notes=notes)
         if world > 1 and not dry_run.groups:
             step = replace(step, notes=(*step.notes, _ALONE))
-        elif world > 1 and not any(each.has_collectives for each in programs):
-            step = replace(step, notes=(rare_note(dry_run, links), *step.notes))
+        elif world > 1 and (rare := rare_note(dry_run, links, _exchanged_bytes(programs))) is not None:
+            step = replace(step, notes=(rare, *step.notes))
         step = with_fit(step, memory_of(model))
         if output is not None:
             keep_plan(folder, step)
@@ -158,6 +159,11 @@ def _dropped(name: str) -> Iterator[Path]:
     """Where a plan is made that nobody keeps."""
     with tempfile.TemporaryDirectory(prefix="torchledger-plan-") as folder:
         yield Path(folder) / name
+
+
+def _exchanged_bytes(programs: Sequence[RankProgram]) -> int | None:
+    """What the rank exchanges that exchanges most; ``None`` where none does."""
+    return max((nbytes for each in programs if (nbytes := each.exchanged_bytes) is not None), default=None)
 
 
 _ReadStep = tuple[StepTotals | None, Sequence[Launch]]

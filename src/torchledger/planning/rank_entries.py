@@ -70,11 +70,25 @@ class RankProgram:
         return Counter(call.name for call in self.calls if call.kind == "graph")
 
     @property
-    def has_collectives(self) -> bool:
-        """Whether the step moves anything between ranks."""
-        return any(call.kind == "collective" and collective_kind(call.name) for call in self.calls) or any(
-            graph_collectives(self.launches.get(graph, ())) for graph in self.graph_calls
-        )
+    def exchanged_bytes(self) -> int | None:
+        """Bytes of the step's messages between ranks, as far as they are known; ``None`` where it has no collective of
+        several ranks."""
+        found = [
+            call.message_bytes
+            for call in self.calls
+            if call.kind == "collective"
+            and collective_kind(call.name)
+            and self._size_of(call.group, call.group_size) != 1
+        ]
+        for graph, count in self.graph_calls.items():
+            for each in graph_collectives(self.launches.get(graph, ())).values():
+                if each.name != WAIT and (size := self._size_of(each.group, each.group_size)) != 1:
+                    found.append(count * (each.message_bytes(size) or 0))
+        return sum(nbytes or 0 for nbytes in found) if found else None
+
+    def _size_of(self, group: str | None, said: int | None) -> int | None:
+        """How many ranks a group has, by itself or as a call says."""
+        return len(self.groups.get(group or "", ())) or said
 
 
 @dataclass(frozen=True)

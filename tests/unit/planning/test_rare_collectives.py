@@ -1,7 +1,8 @@
-"""Collectives of steps that were not recorded: local SGD averages parameters every so many steps."""
+"""Collectives that the recorded step lacks: local SGD averages parameters every so many steps."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -16,7 +17,7 @@ from torchledger.planning.rare_collectives import rare_note
 GPU = Device(name="a made-up device", kind="cuda", compute_capability=(9, 0), num_multiprocessors=78)
 
 
-def _outcome(path: Path, every: int) -> DryRun:
+def _outcome(path: Path, every: int, in_each: Callable[[torch.Tensor], None] = lambda loss: None) -> DryRun:
     def program() -> None:
         dist.init_process_group("nccl")
         layer = nn.Linear(8, 8).cuda()
@@ -24,7 +25,9 @@ def _outcome(path: Path, every: int) -> DryRun:
             dist.broadcast(parameter.data, 0)
         optimizer = torch.optim.SGD(layer.parameters(), 0.1)
         for step in range(1, 200):
-            layer(torch.zeros(4, 8, device="cuda")).sum().backward()
+            loss = layer(torch.zeros(4, 8, device="cuda")).sum()
+            loss.backward()
+            in_each(loss.detach())
             optimizer.step()
             optimizer.zero_grad()
             if step % every == 0:
@@ -44,8 +47,55 @@ def test_what_rarer_steps_exchange_is_looked_for_behind_a_step_without_a_collect
     assert all(each.source.startswith(__file__) and each.group_size == 2 for each in found.rare)
 
 
-def test_a_step_with_a_collective_has_no_rarer_ones_told(tmp_path: Path) -> None:
+def test_what_a_step_has_itself_is_not_rarer(tmp_path: Path) -> None:
     assert _outcome(tmp_path, 1).rare == ()
+
+
+def test_a_metric_that_each_step_sums_hides_no_average_of_parameters(tmp_path: Path) -> None:
+    found = _outcome(tmp_path, 12, dist.all_reduce).rare
+    assert [(each.operation, each.message_bytes) for each in found] == [("all_reduce", 256), ("all_reduce", 32)]
+
+
+def test_a_collective_of_one_rank_is_none(tmp_path: Path) -> None:
+    alone: list[dist.ProcessGroup] = []
+
+    def in_each(loss: torch.Tensor) -> None:
+        alone[1:] = [dist.new_group([0])] if not alone else []
+        dist.all_reduce(loss, group=dist.new_group([0]))
+
+    found = _outcome(tmp_path, 12, in_each).rare
+    assert [each.message_bytes for each in found] == [256, 32]
+
+
+def test_a_program_without_an_optimizer_is_told_what_it_exchanges_between_its_calls(tmp_path: Path) -> None:
+    def program() -> None:
+        dist.init_process_group("nccl")
+        layer, weights = nn.Linear(8, 8).cuda(), torch.zeros(64, device="cuda")
+        for _ in range(40):
+            dist.broadcast(weights, 0)
+            with torch.no_grad():
+                for _ in range(20):
+                    layer(torch.zeros(4, 8, device="cuda"))
+
+    found = run_without_device(program, tmp_path / "plan.ledger", GPU, world=WorldSpec(0, 2)).dry_run
+    assert [(each.operation, each.message_bytes, each.count, each.steps) for each in found.rare] == [
+        ("broadcast", 256, 1, 1)
+    ]
+    assert found.optimizer_steps == 0 and found.calls > 10
+    said = rare_note(found, None)
+    assert said is not None and said.endswith(f"in 1 of the {found.calls} calls behind it that ran")
+
+
+def test_what_is_small_beside_the_steps_own_messages_is_not_told() -> None:
+    rare = (RareCollective("all_reduce", "/home/me/train.py:13", "0", 8, 4_000),)
+    dry_run = DryRun("H200", groups=(MadeGroup("0", tuple(range(8))),), rare=rare, optimizer_steps=11)
+    assert rare_note(dry_run, None, exchanged=1_000_000) is None
+    said = rare_note(dry_run, None, exchanged=4)
+    assert said == (
+        "rarer steps exchange more than this one, which is not in the price: all_reduce 1 times over 8 ranks "
+        "(0.004 MB, train.py:13) in 1 of the 11 steps of optimizers that ran"
+    )
+    assert rare_note(DryRun("H200", optimizer_steps=3), None, exchanged=4) is None
 
 
 def test_a_note_says_what_rarer_steps_did_and_what_it_takes() -> None:
@@ -55,12 +105,12 @@ def test_a_note_says_what_rarer_steps_did_and_what_it_takes() -> None:
     )
     dry_run = DryRun("H200", groups=(MadeGroup("0", tuple(range(8))),), rare=rare, optimizer_steps=11)
     said = rare_note(dry_run, shipped_fabrics()["h200"])
-    assert said.startswith(
-        "no collective in this step; rarer steps are not in the price: all_reduce 4 times over 8 ranks "
-        "(8.8 MB, train.py:13) in 1 of the 11 steps of optimizers that ran, where it takes about 0."
+    assert said is not None and said.startswith(
+        "no collective between ranks in this step; rarer steps are not in the price: all_reduce 4 times over 8 ranks "
+        "(8.8 MB, train.py:13) in 1 of the 11 steps of optimizers that ran, where that takes about 0."
     )
 
 
 def test_where_no_step_with_a_collective_came_that_is_said() -> None:
     said = rare_note(DryRun("H200", optimizer_steps=67), None)
-    assert said.endswith("and none that has one came in the 67 steps of optimizers that ran")
+    assert said is not None and said.endswith("and none that has one came in the 67 steps of optimizers that ran")
