@@ -88,12 +88,12 @@ def count_shares(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], resu
         _follow_truths(func, truth, args, kwargs, result)
     elif name in _FUNCTIONAL:
         send_shares(result, args[0])
-    elif name in _KEEPS and any(_value_of(each) is not None for each in tensors_in((args, kwargs))):
+    elif name in _KEEPS and any(value_of(each) is not None for each in tensors_in((args, kwargs))):
         _follow(func, args, kwargs, result)
     elif name in _MAKES or (name in _SHIFTS and _is_number(result)):
-        if _is_small(result):
+        if is_small(result):
             _follow(func, args, kwargs, result)
-    elif name == "aten::copy_" and isinstance(args[0], FakeTensor) and (known := _value_of(args[1])) is not None:
+    elif name == "aten::copy_" and isinstance(args[0], FakeTensor) and (known := value_of(args[1])) is not None:
         if known.shape == args[0].shape:
             _keep(args[0], known.to(args[0].dtype), origin_of(known))
     elif func._schema.is_mutable and shares_of(args[0] if args else None) is not None:
@@ -151,9 +151,9 @@ def _follow(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: A
 
 def _follow_truths(func: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
     """Keep truths that follow of the program's own values; nothing follows of those that were made up."""
-    known = [_value_of(each) for each in tensors_in((args, kwargs))]
+    known = [value_of(each) for each in tensors_in((args, kwargs))]
     values = None
-    if _is_small(result) and not any(origin_of(each) is not None for each in known):
+    if is_small(result) and not any(origin_of(each) is not None for each in known):
         with _disable_current_modes():
             if all(each is not None for each in known):
                 values = _truths_of(func, args, kwargs)
@@ -170,7 +170,7 @@ def _follow_truths(func: Any, name: str, args: Sequence[Any], kwargs: Mapping[st
 def _truths_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """What an operator makes of known values, which stay as they are."""
     given, options = tree_map(
-        lambda each: _value_of(each).clone() if isinstance(each, torch.Tensor) else each, (list(args), {**kwargs})
+        lambda each: value_of(each).clone() if isinstance(each, torch.Tensor) else each, (list(args), {**kwargs})
     )
     try:
         return func(*given, **options)
@@ -184,21 +184,37 @@ def _keep(tensor: Any, values: Any, origin: str | None) -> None:
     setattr(tensor, _SHARES, values)
 
 
-def _value_of(value: Any) -> Any:
+def keep_value(tensor: Any, values: Sequence[int | bool], origin: str | None) -> None:
+    """Let a tensor hold these numbers from here on; ``origin`` says how they were made up, if they were."""
+    with _disable_current_modes():
+        known = torch.tensor(values, dtype=tensor.dtype).reshape(tuple(tensor.shape))
+        if not isinstance(tensor, FakeTensor):
+            tensor.detach().copy_(known)
+    if isinstance(tensor, FakeTensor):
+        _keep(tensor, known, origin)
+
+
+def forget_value(tensor: Any) -> None:
+    """Nobody knows what a tensor holds any more."""
+    if isinstance(tensor, FakeTensor) and shares_of(tensor) is not None:
+        delattr(tensor, _SHARES)
+
+
+def value_of(value: Any) -> Any:
     """What is known of a tensor: of a real one that is small, all."""
     if isinstance(value, FakeTensor) or not isinstance(value, torch.Tensor):
         return shares_of(value)
-    return value.detach() if type(value) is torch.Tensor and value.device.type == "cpu" and _is_small(value) else None
+    return value.detach() if type(value) is torch.Tensor and value.device.type == "cpu" and is_small(value) else None
 
 
-def _is_small(value: Any) -> bool:
+def is_small(value: Any) -> bool:
     """True for a few whole numbers or truth values."""
     is_tensor = isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.dtype.is_complex
     return is_tensor and not value.dtype.is_floating_point and value.numel() <= _MOST_MOVED
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, FakeTensor) and _is_small(value) and value.numel() == 1 and value.dtype is not torch.bool
+    return isinstance(value, FakeTensor) and is_small(value) and value.numel() == 1 and value.dtype is not torch.bool
 
 
 def _full(shape: tuple[int, ...], value: int, dtype: torch.dtype) -> Any:

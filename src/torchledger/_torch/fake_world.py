@@ -25,6 +25,7 @@ from torch.distributed import distributed_c10d as c10d
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from torchledger._torch.fake_late_hooks import begin_hooks_soon
+from torchledger._torch.fake_messages import Messages
 from torchledger._torch.fake_pipelines import let_pipelines_run
 from torchledger._torch.fake_pools import let_groups_allocate
 from torchledger._torch.fake_shares import send_shares
@@ -78,7 +79,11 @@ class FakeWorld:
     notes: list[str] = field(default_factory=list)
     mail: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     groups: dict[str, MadeGroup] = field(default_factory=dict)
+    messages: Messages = field(init=False)
     _undo: ExitStack = field(default_factory=ExitStack)
+
+    def __post_init__(self) -> None:
+        self.messages = Messages(self.spec)
 
     def start(self) -> None:
         """Set the variables that a launcher sets, and replace what makes process groups."""
@@ -260,6 +265,9 @@ class FakeGroup(dist.ProcessGroup):
             getattr(self._inner, method)(*args, **kwargs)
         if method in _SENDS_TO_LIKE:
             send_shares(args[0], args[1])
+        if method in _POINT_TO_POINT:
+            pass_on = self._world.messages.send if method == "send" else self._world.messages.receive
+            pass_on(args[0], name, self._ranks[args[_POINT_TO_POINT[method]]])
         first = args[0] if args else []
         tensors = first if isinstance(first, list) else list(tensors_in((first,)))
         return FakeWork(order, order.mark(stream), tensors, blocks_host=method == "barrier")

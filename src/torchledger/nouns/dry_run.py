@@ -27,7 +27,8 @@ RUNNING = ".running"
 @dataclass(frozen=True)
 class WorldSpec:
     """One rank of a world that is not there: ``ranks_per_node`` of its ranks share a node. ``mail`` is the folder in
-    which ranks that are run one after another leave the shapes that they send each other."""
+    which ranks that are run one after another leave the shapes, and the small whole numbers, that they send each other.
+    """
 
     rank: int
     size: int

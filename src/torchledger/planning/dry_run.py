@@ -249,7 +249,8 @@ class _StepHearer(StepProfiler):
         calls = Counter(name for kind in recording.kinds[:1] for name in kind.calls)
         for name, count in calls.items():
             for each in graph_collectives(self._launches.get(name, ())).values():
-                size = len(self._groups[each.group].ranks) if each.group in self._groups else each.group_size
+                made = self._groups.get(each.group or "")
+                size = each.group_size if made is None else len(made.ranks)
                 if (size or 0) > 1:
                     messages.append(count * (each.message_bytes(size) or 0))
         return sum(messages)
