@@ -14,8 +14,12 @@ _ATEN = torch.ops.aten
 
 
 def is_sparse(args: Sequence[Any]) -> bool:
-    """Whether an operator is given a sparse tensor first."""
-    return bool(args) and isinstance(args[0], torch.Tensor) and args[0].layout is torch.sparse_coo
+    """Whether an operator is given a sparse tensor as one of its first two arguments."""
+    return any(map(_is_sparse, args[:2]))
+
+
+def _is_sparse(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout is torch.sparse_coo
 
 
 def _with(given: Any, indices: Any, values: Any, is_coalesced: bool | None = None) -> Any:
@@ -56,11 +60,63 @@ def _masked(dense: Any, mask: Any) -> Any:
     return _with(mask, mask._indices(), dense.new_empty(mask._values().shape), mask.is_coalesced())
 
 
+def _elementwise(operator: Any) -> Callable[..., Any]:
+    """What an operator on values makes that leaves zeros zero: new values at the places of the tensor with fewer."""
+
+    def made(*args: Any, **kwargs: Any) -> Any:
+        sparse = min(filter(_is_sparse, args), key=lambda each: int(each._nnz()))
+        example = operator(*map(_like_in_kind, args), **kwargs)
+        return _with(sparse, sparse._indices(), torch.empty_like(sparse._values(), dtype=example.dtype))
+
+    return made
+
+
+def _like_in_kind(value: Any) -> Any:
+    """A tensor without elements in place of one with any, and a single number as it is: what dtype comes of them."""
+    if not isinstance(value, torch.Tensor) or not value.dim():
+        return value
+    return torch.empty(0, dtype=value.dtype, device=value.device)
+
+
+def _summed(given: Any, dims: Sequence[int]) -> Any:
+    """Over some dimensions: sparse ones leave as many elements as there were, as if none met another."""
+    n_sparse = given.sparse_dim()
+    gone = {dim % given.dim() for dim in dims}
+    kept = [dim for dim in range(n_sparse) if dim not in gone]
+    shape = [size for dim, size in enumerate(given.shape) if dim not in gone]
+    values = given._values()
+    if dense := [dim - n_sparse + 1 for dim in gone if dim >= n_sparse]:
+        values = values.sum(dense)
+    if not kept:
+        return values.sum(0)
+    return _ATEN._sparse_coo_tensor_with_dims_and_tensors(
+        len(kept),
+        values.dim() - 1,
+        shape,
+        given._indices().new_empty(len(kept), given._nnz()),
+        values,
+        dtype=values.dtype,
+        layout=torch.sparse_coo,
+        device=values.device,
+        is_coalesced=True,
+    )
+
+
+def _sum_of_all(given: Any, *, dtype: Any = None) -> Any:
+    return given._values().sum(dtype=dtype)
+
+
 SPARSE: Mapping[Any, Callable[..., Any]] = {
     _ATEN.detach.default: _same,
     _ATEN.clone.default: _cloned,
     _ATEN._coalesce.default: _coalesced,
     _ATEN._to_copy.default: _copied,
+    **{
+        operator: _elementwise(operator)
+        for operator in (_ATEN.mul.Tensor, _ATEN.div.Tensor, _ATEN.div.Tensor_mode, _ATEN.neg.default)
+    },
+    _ATEN._sparse_sum.dim: _summed,
+    _ATEN.sum.default: _sum_of_all,
 }
 """Operators on a sparse tensor, and what makes their results."""
 

@@ -81,3 +81,45 @@ def test_torch_writes_of_what_is_not_said_anew_alone(
         except RuntimeError:
             log.exception("failed")
     assert [str(each.exc_info[1]) for each in caplog.records if each.exc_info] == ["sizes do not match"]
+
+
+def _gradient(nnz: int = 6, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Rows of a table of a thousand words."""
+    places = torch.zeros(1, nnz, dtype=torch.long, device="cuda")
+    return torch.sparse_coo_tensor(places, torch.zeros(nnz, 8, dtype=dtype, device="cuda"), (1000, 8))
+
+
+@pytest.mark.parametrize(
+    "scaled",
+    [
+        lambda rows: rows / 8,
+        lambda rows: rows * 0.5,
+        lambda rows: 0.5 * rows,
+        lambda rows: torch.tensor(0.5, device="cuda") * rows,
+        lambda rows: rows * torch.ones(1000, 8, device="cuda"),
+        lambda rows: -rows,
+        lambda rows: rows * _gradient(9),
+    ],
+)
+def test_what_is_scaled_has_new_values_at_the_same_places(
+    scaled: Callable[[torch.Tensor], torch.Tensor], fake: FakeDevice
+) -> None:
+    made = scaled(_gradient())
+    assert made.layout is torch.sparse_coo and made._nnz() == 6 and made.shape == (1000, 8)
+    assert made._values().shape == (6, 8) and made.dtype is torch.float32 and made.device.type == "cuda"
+
+
+def test_whole_numbers_that_are_divided_are_none_any_more(fake: FakeDevice) -> None:
+    assert (_gradient(dtype=torch.int64) / 2).dtype is torch.float32
+    assert (_gradient(dtype=torch.float16) * 2.0).dtype is torch.float16
+
+
+def test_sums_keep_the_elements_of_the_dimensions_that_stay(fake: FakeDevice) -> None:
+    over_words, over_width = torch.sparse.sum(_gradient(), 0), torch.sparse.sum(_gradient(), -1)
+    assert (over_words.layout, over_words.shape) == (torch.strided, (8,))
+    assert (over_width.layout, over_width.shape, over_width._nnz()) == (torch.sparse_coo, (1000,), 6)
+    assert torch.sparse.sum(_gradient()).shape == _gradient().sum().shape == ()
+    matrix = torch.sparse_coo_tensor(
+        torch.zeros(2, 5, dtype=torch.long, device="cuda"), torch.zeros(5, device="cuda"), (3, 4)
+    )
+    assert torch.sparse.sum(matrix, 1).shape == (3,) and torch.sparse.sum(matrix, 1)._nnz() == 5
