@@ -176,7 +176,12 @@ def make_states_under(patches: Patches, mode: AbstractContextManager[Any]) -> No
         finally:
             del optimizer.__dict__[name]
 
+    def move_step_if_cpu(original: Callable[..., Any], variable: Any) -> Any:
+        with mode:  # what Adagrad counts its steps by is made with it, on the host
+            return original(variable)
+
     pass_through(patches, OptimizerVariable, "call_method", call_method)
+    pass_through(patches, OptimizerVariable, "move_step_if_cpu", move_step_if_cpu)
 
 
 def makes_compiled() -> bool:

@@ -90,13 +90,16 @@ def _switch_off_graphs_and_caches(patches: Patches, note: Callable[[str], None])
     import torch._dynamo.config
     import torch._functorch.config
     import torch._inductor.config as config
-    from torch._inductor import compile_fx
+    from torch._inductor import compile_fx, cudagraph_trees
 
     def graphed(model: Any, *args: Any, **kwargs: Any) -> Any:
         note(CUDA_GRAPH)
         return model
 
     patches.set(compile_fx, "cudagraphify", graphed)
+    # Dynamo asks for it for each gradient of an optimizer. Torch keeps it where autograd's threads find it, and has
+    # lost it where the first to ask was a hook inside a backward.
+    patches.set(cudagraph_trees, "get_manager", lambda *args, **kwargs: None)
 
     settings: dict[str, Any] = {
         # Not force_disable_caches, which is written into each kernel.

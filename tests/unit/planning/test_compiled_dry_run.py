@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import torchledger
 from torchledger._torch import fake_wrappers
 from torchledger.balance import balance_books
 from torchledger.books import open_books
@@ -186,3 +187,38 @@ def test_a_function_that_is_compiled_no_more_is_named(tmp_path: Path) -> None:
     with open_ledger(run_without_device(training, tmp_path / "plan.ledger", MADE_UP).path) as reader:
         (step,) = reader.read(Step)
     assert [note for note in step.notes if note.startswith("Dynamo compiles cut (test_compiled_dry_run.py:")]
+
+
+def test_what_adagrad_counts_its_steps_by_comes_to_the_device_where_its_step_is_compiled(tmp_path: Path) -> None:
+    def training() -> None:
+        model = nn.Linear(WIDTH, WIDTH).cuda()
+        optimizer = torch.optim.Adagrad(model.parameters(), foreach=True)
+        update = torch.compile(optimizer.step)
+        for _ in range(8):
+            model(torch.randn(BATCH, WIDTH, device="cuda")).sum().backward()
+            update()
+            optimizer.zero_grad()
+
+    with open_ledger(run_without_device(training, tmp_path / "plan.ledger", MADE_UP).path) as reader:
+        (step,) = reader.read(Step)
+    assert list(step.graph_calls.values()) == [1]
+
+
+def test_an_optimizer_whose_step_is_compiled_inside_a_backward_is_planned(tmp_path: Path) -> None:
+    def training() -> None:
+        weight = nn.Parameter(torch.randn(WIDTH, WIDTH, device="cuda"))
+        optimizer = torch.optim.AdamW([weight], torch.tensor(1e-3, device="cuda"), capturable=True)
+        update = torch.compile(optimizer.step)
+
+        def updated(_: torch.Tensor) -> None:
+            update()
+            optimizer.zero_grad()
+
+        weight.register_post_accumulate_grad_hook(updated)
+        for _ in range(8):
+            (torch.randn(BATCH, WIDTH, device="cuda") @ weight).sum().backward()
+            torchledger.step()
+
+    with open_ledger(run_without_device(training, tmp_path / "plan.ledger", MADE_UP).path) as reader:
+        (step,) = reader.read(Step)
+    assert step.found_by == "torchledger.step" and list(step.graph_calls.values()) == [1]
