@@ -63,7 +63,7 @@ def parts_of(
     """The parts of a call's work; ``None`` for other operators, and where its sizes are not recorded.
 
     >>> rows = [TensorArgument((35, 20, 64), "float32", None)]
-    >>> options = (("mode", (2,)), ("hidden_size", (128,)), ("num_layers", (2,)))
+    >>> options = (("mode", (2,)), ("hidden_size", (64,)), ("num_layers", (2,)))
     >>> parts_of("aten::_cudnn_rnn", rows, options, flops=10**9, bytes_moved=10**6).way
     'persistent, float32, 4 gates'
     """

@@ -23,8 +23,9 @@ _USUAL = {"bfloat16": "float32", "float16": "float32", "float32": "bfloat16"}
 def copy_of(given: TensorArgument, settings: Settings | None) -> TensorArgument:
     """The result of ``clone`` or ``_to_copy`` of a tensor; its strides are ``None`` where it keeps the tensor's own.
 
-    >>> copy_of(TensorArgument((2, 3, 4, 4), "float32"), (("memory_format", (2,)), ("dtype", (15,))))
-    TensorArgument(shape=(2, 3, 4, 4), dtype='bfloat16', stride=(48, 1, 12, 3))
+    >>> made = copy_of(TensorArgument((2, 3, 4, 4), "float32"), (("memory_format", (2,)), ("dtype", (15,))))
+    >>> made.dtype, made.stride
+    ('bfloat16', (48, 1, 12, 3))
     """
     dtype, how = setting(settings, "dtype"), setting(settings, "memory_format")
     made = given.dtype

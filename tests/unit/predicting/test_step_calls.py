@@ -155,9 +155,9 @@ def test_parts_of_a_recorded_step_add_up_to_its_device_time(model: TimeModel) ->
 
 
 def test_rows_of_calls_of_one_name_and_size_add_to_what_each_of_them_takes(h200: TimeModel) -> None:
-    casts = [on_gpu("aten::_to_copy", (1 << 28,), bytes_moved=each << 28, order=each) for each in (3, 5, 5, 10)]
-    step, _ = predict_step(h200, [], record=recorded(casts, {}))
-    alone = [prediction.duration_us for _, prediction in price_calls(h200, casts, ran_on_cpu=False)]
+    copies = [on_gpu("aten::clone", (1 << 28,), bytes_moved=each << 28, order=each) for each in (3, 5, 5, 10)]
+    step, _ = predict_step(h200, [], record=recorded(copies, {}))
+    alone = [prediction.duration_us for _, prediction in price_calls(h200, copies, ran_on_cpu=False)]
     assert len(set(alone)) == 3 and len({each.prediction.subject for each in step.eager}) == 1
     assert sum(each.total_us for each in step.eager) == pytest.approx(sum(alone)) == pytest.approx(step.eager_us)
     assert [each.calls for each in step.eager if each.prediction.duration_us == alone[1]] == [2]
