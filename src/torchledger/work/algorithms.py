@@ -264,6 +264,7 @@ def _enlarged_picture(call: _Call) -> Parts:
         threads = channels * low * narrow if call.is_backward else channels * height * width
         amounts = (turns / 1e3, turns * math.ceil(threads / _THREADS) / 1e3, 0.0)
     elif not call.is_backward:
+        way = way if "linear" in call.name else "any"
         amounts = (planes / 1e3, planes * math.ceil(height * width / (_THREADS // 2)) / 1e3, 0.0)
     elif "linear" in call.name:
         way = f"{way}, {'much' if wider > _MUCH else 'little'} wider"
