@@ -98,11 +98,11 @@ class CallCost:
             return list_us(ListCost(self.kernel_us, self.chunk_us, self.slowness, self.norm), launches, memory_us)
         work_us = max(self.slowness * memory_us, self.element_us * elements / 1e6, self.step_us * steps)
         time_us = (self.kernel_us + self.chunk_us * chunk) * max(1, kernels) + work_us
-        is_beyond = bytes_moved > _BEYOND_CACHES
-        return max(time_us, _QUICKEST * memory_us) if is_beyond else time_us
+        is_beyond = bytes_moved > BEYOND_CACHES
+        return max(time_us, QUICKEST * memory_us) if is_beyond else time_us
 
 
-_BEYOND_CACHES, _QUICKEST = 2**27, 0.87
+BEYOND_CACHES, QUICKEST = 2**27, 0.87
 """Bytes of which a cache keeps nothing, and what they take at least of the time at the rate of a copy: nothing is
 quicker than the memory."""
 
@@ -222,8 +222,11 @@ def _keys_along(
         known += "" if _is_counted_by_digits(arguments[0]) else ", rows in one block"
     elif family_of_walk(name) == "sort":
         known += ", rows in one block" if walk.size <= _SORTED_BY_A_BLOCK else ""
+    own = (*rows, *((f"{known} {dtype}",) if dtype else ()), known)
+    if is_joining(name) and walk.way == "whole":
+        return own, ()  # one behind the other, as it is known of tensors of more dimensions
     # The way decides more than the type: integers that were not learned so are as other numbers that go it.
-    return (*rows, *((f"{known} {dtype}",) if dtype else ()), known), (alike, *((plain, plain_alike) if of else ()))
+    return own, (alike, *((plain, plain_alike) if of else ()))
 
 
 def _rows_of(size: int, dtype: str | None) -> str:

@@ -12,8 +12,10 @@ from torchledger.expecting.adaptive_pools import ADAPTIVE_POOLS, is_adaptive_poo
 from torchledger.expecting.machine import Machine
 from torchledger.fitting.algorithm_costs import algorithm_cost
 from torchledger.fitting.call_costs import (
+    BEYOND_CACHES,
     LIKE_OTHERS,
     LIKE_OTHERS_ALONG,
+    QUICKEST,
     CallCost,
     bytes_of_call,
     cost_keys,
@@ -43,6 +45,7 @@ from torchledger.work.categories import operator_name
 from torchledger.work.element_sizes import element_size
 from torchledger.work.graph_collectives import WAIT, GraphCollective
 from torchledger.work.list_costs import works_on_lists
+from torchledger.work.settings import setting
 from torchledger.work.tensor_layouts import is_contiguous
 
 
@@ -184,12 +187,31 @@ _DRAWN, _DRAWN_SIZE = "float32", 4
 
 def _as_like_another(call: StepCall) -> StepCall | None:
     """Random numbers that are drawn into a new tensor, as if they were drawn like another; which type they have is not
-    recorded, and is taken to be torch's usual one. ``None`` for any other call."""
+    recorded, and is taken to be torch's usual one. Rows and values at numbers as their kernels take them. ``None`` for
+    any other call."""
+    if (otherwise := _taken_otherwise(call)) is not None:
+        return otherwise
     name = _DRAWN_LIKE.get(call.name)
     if name is None or call.arguments or not call.bytes_moved:
         return None
     drawn = TensorArgument((call.bytes_moved // _DRAWN_SIZE,), _DRAWN, (1,))
     return replace(call, name=name, arguments=(drawn,))
+
+
+def _taken_otherwise(call: StepCall) -> StepCall | None:
+    """Whole rows that are looked up by one number each as if they were selected, and single values that are selected as
+    if they were looked up: the kernels are the same; ``None`` for any other call."""
+    if len(call.arguments) != _TABLE_AND_NUMBERS or call.arguments[1].dtype not in ("int64", "int32"):
+        return None
+    are_values = parts_of("aten::index", call.arguments, (), bytes_moved=call.bytes_moved) is not None
+    if call.name == "aten::index" and not are_values:
+        return replace(call, name="aten::index_select", settings=(("dim", (0,)),))
+    if call.name == "aten::index_select" and are_values and setting(call.settings, "dim") == (0,):
+        return replace(call, name="aten::index", settings=())
+    return None
+
+
+_TABLE_AND_NUMBERS = 2
 
 
 def _one_of_list(call: StepCall) -> StepCall | None:
@@ -443,7 +465,9 @@ def price_by_parts(model: TimeModel, call: StepCall) -> Prediction | None:
         if parts is None or cost is None:
             return None
         learned_us, spread = learned_us + cost.duration_us(parts), max(spread, cost.spread)
-    time_us = max(learned_us * _slower_lanes(model.machine), model.machine.floor_us)
+    nbytes = call.bytes_moved or 0
+    beyond_us = QUICKEST * nbytes / model.machine.bytes_per_us if nbytes > BEYOND_CACHES else 0.0
+    time_us = max(learned_us * _slower_lanes(model.machine), model.machine.floor_us, beyond_us)
     note = "by what its algorithm does, as calls in other steps took"
     if stand_ins:
         together = " and ".join(each.name for each in stand_ins)

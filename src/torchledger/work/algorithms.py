@@ -313,9 +313,10 @@ _WITH_VALUES, _MOST_AT_ONCE, _WARP = 2, 2048, 32
 
 
 def _indexed(call: _Call) -> Parts | None:
-    """Rows or values at places that tensors name, each its own dimension; masks, which are counted first, are others.
+    """Values at places that tensors name, each its own dimension; masks, which are counted first, are others, and so
+    are whole rows, which go by their bytes.
 
-    Where a table does not fit into the cache, each row is loaded from memory in sectors of 32 bytes.
+    Where a table does not fit into the cache, each value is loaded from memory in sectors of 32 bytes.
     """
     table, *places = call.shapes
     if not places or any(each.dtype in ("bool", "uint8") for each in call.tensors[1:]):
@@ -325,8 +326,9 @@ def _indexed(call: _Call) -> Parts | None:
     named = count * sum(element_size(each.dtype) or 8 for each in call.tensors[1:]) / 1e6
     is_far = math.prod(table) * size > _CACHED
     far = count * max(_SECTOR, width * size) / 1e6 if is_far else 0.0
-    way = "by row" if len(places) == 1 and width * size % _LOADED_AT_ONCE == 0 else "by value"
-    return Parts(way, (1, named, count * width / 1e6, count * width * size / 1e6, far))
+    if len(places) == 1 and width * size % _LOADED_AT_ONCE == 0:
+        return None
+    return Parts("by value", (1, named, count * width / 1e6, count * width * size / 1e6, far))
 
 
 _CACHED, _SECTOR = 4e7, 32
@@ -334,16 +336,17 @@ _CACHED, _SECTOR = 4e7, 32
 
 
 def _rows_taken(call: _Call) -> Parts | None:
-    """A block takes a row, if it can be loaded piece by piece of sixteen bytes; else a thread takes a value."""
+    """A block takes a row that can be loaded piece by piece of sixteen bytes; values one by one are as ``index`` takes
+    them."""
     places = call.tensors[1].stride
     if call.number("dim", 0) != 0 or (call.name == "gather" and (places is None or places[1:] != (0,))):
         return None
     (_, *others), (rows, *_) = call.shapes[:2]
     width = math.prod(others)
     size = element_size(call.tensors[0].dtype) or 4
-    way = "by value" if width * size % _LOADED_AT_ONCE else "by row"
-    each = 0.0 if way == "by value" else rows / 1e3
-    return Parts(f"{way}, {call.precision}", (1, each, rows * width / 1e6, rows * width * size / 1e6))
+    if width * size % _LOADED_AT_ONCE:
+        return None
+    return Parts(f"by row, {call.precision}", (1, rows / 1e3, rows * width / 1e6, rows * width * size / 1e6))
 
 
 def _encoder(call: _Call) -> Parts:
@@ -416,7 +419,7 @@ def _pooled(call: _Call) -> Parts:
     given, first = call.shapes[1 if call.is_backward else 0], call.tensors[0]
     is_last = len(given) > 2 and given[-3] > 1 and (first.stride or (0, 0, 0))[-3] == 1
     windows = math.prod(call.shapes[0]) * math.prod(call.settings.get("kernel_size", (1,))) if call.is_backward else 0
-    way = f"channels {'last' if is_last else 'first'}, {call.precision}"
+    way = f"channels {'last' if is_last else 'first'}"
     return Parts(way, (1, math.prod(given) / 1e6, windows / 1e6, call.megabytes))
 
 

@@ -42,12 +42,13 @@ _SCANS = frozenset(("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "_c
 _SCANS |= {"_logcumsumexp"}
 _SELECTIONS = frozenset(("topk", "kthvalue", "median", "nanmedian", "mode"))
 _SORTS = frozenset(("sort", "argsort", "msort"))
-_ALONG = frozenset(
-    (
-        *("gather", "scatter", "scatter_add", "scatter_reduce", "index_select", "index_add", "index_copy"),
-        *("cat", "stack", "flip", "roll", "slice_backward", "select_backward", "value_selecting_reduction_backward"),
-    )
+_AT_PLACES = frozenset(
+    ("gather", "scatter", "scatter_add", "scatter_reduce", "index_select", "index_add", "index_copy")
 )
+_MOVES = frozenset(
+    ("cat", "stack", "flip", "roll", "slice_backward", "select_backward", "value_selecting_reduction_backward")
+)
+_FAMILIES = {"scan": _SCANS, "selection": _SELECTIONS, "sort": _SORTS, "place": _AT_PLACES, "move": _MOVES}
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Walk:
 
 def family_of_walk(name: str) -> str | None:
     """What an operator that works along dimensions is like: a reduction, softmax, its gradient, a scan, a selection, a
-    sort, a norm of groups, or one that moves elements; ``None`` for any other.
+    sort, a norm of groups, or one that moves elements, all or those at places; ``None`` for any other.
 
     >>> family_of_walk("aten::_log_softmax"), family_of_walk("aten::amax"), family_of_walk("aten::mm")
     ('softmax', 'reduction', None)
@@ -79,7 +80,7 @@ def family_of_walk(name: str) -> str | None:
     bare = operator_name(name)[1]
     if "softmax" in bare:
         return "softmax backward" if "backward" in bare else "softmax"
-    for family, names in (("scan", _SCANS), ("selection", _SELECTIONS), ("sort", _SORTS), ("move", _ALONG)):
+    for family, names in _FAMILIES.items():
         if bare in names:
             return family
     if "group_norm" in bare:

@@ -100,6 +100,15 @@ def test_nothing_is_quicker_than_the_memory() -> None:
     assert cost.duration_us(1, 2**30, _BYTES_PER_US) > 0.8 * 2**30 / _BYTES_PER_US
 
 
+def test_lines_that_are_joined_are_as_other_tensors_and_not_as_what_else_goes_through_lines() -> None:
+    line = [TensorArgument((4096,), "bfloat16", (1,))] * 2
+    keys = cost_keys("aten::cat", line, (("dim", (0,)),))
+    assert keys == ("aten::cat whole bfloat16", "aten::cat whole", "aten::cat bfloat16", "aten::cat")
+    flipped = cost_keys("aten::flip", line[:1], (("dims", (0,)),))
+    placed = cost_keys("aten::gather", [*line[:1], TensorArgument((8,), "int64", (1,))], (("dim", (0,)),))
+    assert "along dimensions: move whole" in flipped and "along dimensions: place whole" in placed
+
+
 def test_a_copy_into_channels_last_is_known_apart_from_one_in_its_own_layout() -> None:
     picture = [TensorArgument((8, 64, 56, 56), "float16", (200_704, 3136, 56, 1))]
     plain = cost_keys("aten::clone", picture, ())

@@ -82,4 +82,4 @@ def test_what_has_no_dimension_is_of_no_family() -> None:
     assert set(named.values()) == {None}
     assert family_of_walk("aten::linalg_vector_norm") == "reduction"
     assert family_of_walk("aten::topk") == "selection"
-    assert family_of_walk("aten::gather") == "move"
+    assert (family_of_walk("aten::gather"), family_of_walk("aten::flip")) == ("place", "move")
