@@ -201,7 +201,9 @@ def _as_like_another(call: StepCall) -> StepCall | None:
 def _taken_otherwise(call: StepCall) -> StepCall | None:
     """Whole rows that are looked up by one number each as if they were selected, and single values that are selected as
     if they were looked up: the kernels are the same; ``None`` for any other call."""
-    if len(call.arguments) != _TABLE_AND_NUMBERS or call.arguments[1].dtype not in ("int64", "int32"):
+    if call.name not in ("aten::index", "aten::index_select") or len(call.arguments) != _TABLE_AND_NUMBERS:
+        return None
+    if call.arguments[1].dtype not in ("int64", "int32"):
         return None
     are_values = parts_of("aten::index", call.arguments, (), bytes_moved=call.bytes_moved) is not None
     if call.name == "aten::index" and not are_values:

@@ -18,10 +18,10 @@ from torchledger.claims import claim
 from torchledger.nouns import CallKind, Cost, DeviceEvent
 from torchledger.stepping.marks import PACKAGE_MARK
 from torchledger.stepping.unfolding import Recorded
-from torchledger.traces.collective_messages import collective_cost, collective_message
+from torchledger.traces.collective_messages import RECORDED_COLLECTIVE, collective_cost, collective_message
 from torchledger.traces.recorded_calls import call_from_arguments
 from torchledger.traces.trace import NONE, EventKind, Trace
-from torchledger.work.collectives import Message
+from torchledger.work.collectives import OF_GROUPS, Message
 from torchledger.work.kernel_names import kernel_label
 from torchledger.work.op_costs import has_formula, op_cost
 from torchledger.work.op_shapes import OpCall
@@ -34,9 +34,8 @@ GraphOf = Callable[[str], str | None]
 
 _OPERATOR = re.compile(r"^[A-Za-z_]\w*::\w")
 _AROUND = re.compile(r"^(autograd::|torch::|profiler::|prim::)")
-_COLLECTIVE = re.compile(
-    r"^(c10d::|_?c10d_functional::(?!_wrap_tensor)|symm_mem::|_dtensor::shard_dim_alltoall$|record_param_comms$)"
-)
+_WRAPS = "c10d_functional::_wrap_tensor"
+"""What only marks a tensor as one that a collective makes."""
 _SUBCLASS = "PythonSubclass"
 """The range in which a tensor's subclass answers for an operator."""
 
@@ -150,7 +149,7 @@ def recorded_operators(
     def below(nodes: Sequence[_Node]) -> Iterator[Recorded]:
         for node in nodes:
             name = trace.name(node.row)
-            if graph_of(name) is not None or _COLLECTIVE.match(name):
+            if graph_of(name) is not None or _is_collective(name):
                 continue
             if node.kind == EventKind.OP and _OPERATOR.match(name) and not _AROUND.match(name):
                 call = call_from_arguments(name, trace.arguments(node.row), list_dtype=list_dtype)
@@ -220,7 +219,7 @@ class _Reader:
         if graph is not None:
             entry = self._entry("graph", graph, node, lane, around)
             self.found.append(replace(entry, mark=name, host_work=tuple(self._work_in_graph(node))))
-        elif node.kind == EventKind.OP and _COLLECTIVE.match(name):
+        elif node.kind == EventKind.OP and _is_collective(name):
             self.found.append(self._collective(name, node, lane, around))
         elif node.row in self._parts:
             self._add_parts(node, lane, around, self._parts[node.row])
@@ -381,6 +380,10 @@ class _Reader:
                 yield from self._work_in_graph(child)
             elif not _ALLOCATES.match(name):
                 yield child.start, child.end
+
+
+def _is_collective(name: str) -> bool:
+    return name == RECORDED_COLLECTIVE or (name.startswith(OF_GROUPS) and not name.lstrip("_").startswith(_WRAPS))
 
 
 def _is_region(name: str) -> bool:

@@ -28,6 +28,7 @@ from torchledger.stepping.record import (
     with_work,
 )
 from torchledger.traces.graph_marks import graph_mark
+from torchledger.work.collectives import OF_GROUPS
 from torchledger.work.host_waits import BARRIER, host_waits
 from torchledger.work.kernel_counts import kernel_count
 from torchledger.work.list_costs import BLOCKS_A_LAUNCH, CHUNK_ELEMENTS, TENSORS_A_LAUNCH
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from torchledger._torch.eager_calls import EagerCall
 
 _BACKWARD = "autograd::engine::evaluate_function: "
-_COLLECTIVE = ("c10d::", "_c10d_functional::", "c10d_functional::", "symm_mem::", "_dtensor::shard_dim_alltoall")
 _FOREACH = re.compile(r"^aten::(_foreach_|_fused_(adam|sgd|adagrad)|_amp_foreach)")
 _READS_A_NUMBER = "aten::_local_scalar_dense"
 _STREAM_WAIT = "cudaStreamSynchronize"
@@ -158,7 +158,7 @@ def _as_it_runs(call: OpCall) -> OpCall:
 def _entry(place: int, heard: EagerCall) -> Entry:
     name = heard.call.name
     kind: CallKind = "operator"
-    if name.startswith(_COLLECTIVE) and name != _WAITS:
+    if name.startswith(OF_GROUPS) and name != _WAITS:
         kind = "collective"
     elif _reads_a_number(heard) or _is_between_host_and_device(heard):
         kind = "copy"

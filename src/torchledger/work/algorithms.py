@@ -32,6 +32,9 @@ class Parts:
     amounts: tuple[float, ...]
 
 
+_CHANNELS_LAST = "channels last"
+
+
 @dataclass(frozen=True)
 class _Call:
     name: str
@@ -45,6 +48,13 @@ class _Call:
     @property
     def precision(self) -> str:
         return "float32" if self.tensors[0].dtype == "float32" else "half"
+
+    @property
+    def layout(self) -> str:
+        """How pictures, lines or volumes lie that the call is given first."""
+        first = self.tensors[0]
+        is_last = len(first.shape) > 2 and first.shape[1] > 1 and (first.stride or (0, 0))[1] == 1
+        return _CHANNELS_LAST if is_last else "channels first"
 
     def number(self, name: str, default: int | None = None) -> int:
         """The one number under a name; a ``LookupError`` if there is none and no default."""
@@ -208,9 +218,7 @@ def _pictures_loss(call: _Call) -> Parts:
 def _enlarged(call: _Call) -> Parts:
     large, small = call.settings["output_size"], call.settings.get("input_size", call.shapes[0])
     rows, pixels = math.prod(small[:2]), math.prod(large)
-    first = call.tensors[0]
-    is_last = len(first.shape) > 2 and first.shape[1] > 1 and (first.stride or (0, 0))[1] == 1
-    way = f"channels {'last' if is_last else 'first'}, {call.precision}"
+    way = f"{call.layout}, {call.precision}"
     return Parts(way, (1, rows, rows * pixels / 1e6, rows * math.prod(small[2:]) / 1e6, pixels / 1e6))
 
 
@@ -239,9 +247,7 @@ def _cubic_gradient(call: _Call) -> Parts:
     made, given = math.prod(call.settings["output_size"]), call.settings["input_size"]
     turns = math.prod(given[:2]) * math.ceil(made / _THREADS)
     larger = max(1.0, made / math.prod(given[2:]))
-    first = call.tensors[0]
-    is_last = given[1] > 1 and (first.stride or (0, 0))[1] == 1
-    way = f"channels {'last' if is_last else 'first'}, {call.precision}"
+    way = f"{call.layout}, {call.precision}"
     return Parts(way, (1, turns / 1e3, turns * larger / 1e3, turns * made * larger / 1e9, call.megabytes))
 
 
@@ -252,13 +258,13 @@ def _enlarged_picture(call: _Call) -> Parts:
     height, width = call.settings["output_size"]
     batch, channels, low, narrow = call.settings.get("input_size", call.shapes[0])
     times, wider = height * width / (low * narrow), max(1.0, min(width / narrow, _WIDEST))
-    first, planes, made = call.tensors[0], batch * channels, batch * channels * height * width / 1e6
+    planes, made = batch * channels, batch * channels * height * width / 1e6
     way = call.precision
     amounts: tuple[float, ...] = (made, made * wider, made * wider**2)
-    if channels > 1 and (first.stride or (0, 0))[1] == 1:
+    if call.layout == _CHANNELS_LAST:
         # In places of their own: what pixels of other layouts take says nothing of these.
         more = made * max(1.0, min(times, _MOST_TIMES)) if call.is_backward else 0.0
-        return Parts(f"channels last, {way}", (1, call.megabytes, 0.0, 0.0, 0.0, made, more))
+        return Parts(f"{call.layout}, {way}", (1, call.megabytes, 0.0, 0.0, 0.0, made, more))
     if "nearest" in call.name:
         turns = batch * times if call.is_backward else batch
         threads = channels * low * narrow if call.is_backward else channels * height * width

@@ -36,6 +36,10 @@ _EXCHANGES_NOTHING = frozenset(
 """Operators on a group that meet, wait or make ready, and move no message of the program's."""
 
 
+OF_GROUPS = ("c10d::", "_c10d_functional::", "c10d_functional::", "symm_mem::", "_dtensor::shard_dim_alltoall")
+"""How the names of operators begin that are called on a process group."""
+
+
 def collective_kind(name: str) -> str | None:
     """The collective behind a name of c10d's or the profiler's (``"nccl:_all_gather_base"``); ``None`` for others.
 
