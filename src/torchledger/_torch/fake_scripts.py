@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -18,13 +19,15 @@ _FUSERS = (
 
 def run_scripts_unfused(patches: Patches, note: Callable[[str, str], None]) -> None:
     """Until ``patches`` are undone nothing of ``torch.jit.script`` is fused, whatever the program sets, which is given
-    to ``note`` for each function or module that is compiled so."""
+    to ``note`` for each function or module of its own that is compiled so."""
     for asks, says in _FUSERS:
         _leave_off(patches, getattr(torch._C, asks)(), says)
     script = torch.jit.script
 
     def noted(obj: Any, optimize: Any = None, _frames_up: int = 0, *args: Any, **kwargs: Any) -> Any:
-        note("what torch.jit.script compiles", "operator by operator, nothing fused")
+        # Rules for forward derivatives are compiled so by torch itself (torch/_decomp/decompositions_for_jvp.py).
+        if not sys._getframe(1).f_globals.get("__name__", "").startswith("torch."):
+            note("what torch.jit.script compiles", "operator by operator, nothing fused")
         return script(obj, optimize, _frames_up + 1, *args, **kwargs)
 
     patches.set(torch.jit, "script", noted)

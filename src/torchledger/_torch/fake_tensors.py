@@ -15,6 +15,7 @@ import threading
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from itertools import cycle
 from typing import Any
 
@@ -29,6 +30,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
     UnsupportedOperatorException,
+    disable_fake_tensor_cache,
 )
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 from torch.utils._pytree import tree_map_only
@@ -82,6 +84,10 @@ READ_BYTES = 1 << 28
 """What an operator on real tensors may read in all: a batch is put together, a model's weights are not computed."""
 
 _OF_GROUPS = frozenset({"c10d", "_c10d_functional", "symm_mem", "_dtensor"})
+
+_OF_STORAGES = frozenset({torch.ops.aten._new_zeros_with_same_feature_meta.default})
+"""Operators whose results have larger storages than their sizes ask for, which torch's cache of results forgets:
+forward derivatives of a view are as large as what it is a view of."""
 
 _SKIPPED_STEP = "torch/amp/grad_scaler.py"
 """A gradient scaler asks whether gradients were infinite, and skips the step if they were."""
@@ -272,7 +278,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         # What an operator is made of comes here again, and belongs to a fake one.
         was_inside, here.is_inside = here.is_inside, True
         try:
-            with self._lock:
+            with self._lock, disable_fake_tensor_cache(self) if func in _OF_STORAGES else nullcontext():
                 result = super().__torch_dispatch__(func, types, args, kwargs)
                 if result is NotImplemented:
                     with as_plain(args, kwargs):

@@ -449,3 +449,11 @@ def test_attention_is_chosen_by_the_rules_of_the_device(
     changes: dict[str, int], capability: tuple[int, int], expected: int
 ) -> None:
     assert choose_attention(question(**changes), capability) == expected
+
+
+def test_forward_derivatives_of_a_view_are_laid_out_as_it_is_each_time(fake: FakeDevice) -> None:
+    rows = torch.randn(5, 12, device="cuda")
+    for _ in range(3):
+        made = torch.func.jvp(lambda row: row.view(4, 3).square().sum(), (rows[0],), (torch.ones_like(rows[0]),))[1]
+        assert fake.tensors.is_our_fake(made) and made.shape == ()
+    assert not any("torch.jit.script" in each.asked for each in fake.tensors.stand_ins), "torch's own rules are none"

@@ -383,3 +383,10 @@ def test_names_and_numbers_as_the_profiler_writes_them() -> None:
     assert parse_ints("[1, -2]") == (1, -2)
     assert parse_ints("[]") == ()
     assert parse_ints("0.5") is None
+
+
+def test_what_forward_derivatives_ask_of_storages_and_their_zeros_launch_nothing() -> None:
+    rows = Tensor((4, 8), "float32")
+    for name in ("aten::_has_same_storage_numel", "aten::_efficientzerotensor"):
+        cost = op_cost(OpCall(name, (rows,), ("",)))
+        assert (cost.flops, cost.bytes_moved) == (0, 0)
