@@ -34,10 +34,11 @@ from torchledger.fitting.catalogue_calls import fit_beside_catalogue
 from torchledger.fitting.picture_norms import fit_picture_norms
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import StepCall
+from torchledger.predicting.call_parts import roofline_of
 from torchledger.predicting.devices import find_model
 from torchledger.predicting.eager_launches import launch_of
 from torchledger.predicting.model_file import save_model
-from torchledger.predicting.step_calls import is_of_catalogue, price_calls, roofline_of
+from torchledger.predicting.step_calls import is_of_catalogue, price_calls
 from torchledger.work.categories import operator_name
 from torchledger.work.list_costs import works_on_lists
 from torchledger.work.settings import settings_from

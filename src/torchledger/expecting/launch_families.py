@@ -8,6 +8,9 @@ from torchledger.work.categories import LOOPS, category_of_work, operation_of
 USER_TRITON = "launch:user_triton/any"
 """The family of Triton kernels that a program brings along."""
 
+LIBRARY = "launch:library/other"
+"""The family of a library's calls that have none of their own."""
+
 COMPLEX = "launch:library/complex"
 """The family of ATen's element-wise kernels on complex numbers: no model learns it, and what others of the library
 need says nothing of them."""
@@ -36,7 +39,7 @@ def family_of(launch: Launch) -> str | None:
         return f"launch:convolution/{'weight' if only_weight else direction}"
     if category == "gemm":
         return "launch:gemm/any"
-    return COMPLEX if _is_over_complex(launch) else "launch:library/other"
+    return COMPLEX if _is_over_complex(launch) else LIBRARY
 
 
 def _is_over_complex(launch: Launch) -> bool:

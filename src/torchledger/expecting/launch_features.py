@@ -29,7 +29,7 @@ from torchledger.expecting.kernel_details import (
 from torchledger.expecting.launch_attention import attention_call
 from torchledger.expecting.launch_convolutions import ALONE
 from torchledger.expecting.launch_costs import kernel_costs
-from torchledger.expecting.launch_families import family_of
+from torchledger.expecting.launch_families import LIBRARY, family_of
 from torchledger.expecting.launch_library import expected_columns, library_columns
 from torchledger.expecting.launch_products import LEARNED, TILED
 from torchledger.expecting.machine import Machine
@@ -196,7 +196,7 @@ def _features(
         values |= {**library_columns(launch, machine), **expected}
         if family.startswith("launch:attention") and (call := attention_call(launch)) is not None:
             values |= kernel_columns(call, machine, cold_bytes=read - warm, read_bytes=read)
-        if family == "launch:library/other":
+        if family == LIBRARY:
             kernels = max(1, kernels_of_launch(launch))
             values[EXPECTED] = math.log(roofline_us + machine.floor_us * kernels)
             if pools := pool_columns(launch):
@@ -212,7 +212,7 @@ def _has_known_elements(launch: Launch, family: str) -> bool:
     """Whether the size of an element is known wherever the family's columns ask for it."""
     if family.startswith("launch:fused"):
         return all(element_size(access.dtype) is not None for nest in launch.loops for access in nest.accesses)
-    return family == "launch:library/other" or all(element_size(buffer.dtype) for buffer in launch.buffers)
+    return family == LIBRARY or all(element_size(buffer.dtype) for buffer in launch.buffers)
 
 
 def _vector_us(launch: Launch, own_ops: Sequence[Mapping[str, int]], machine: Machine) -> list[float]:

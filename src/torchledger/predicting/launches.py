@@ -14,6 +14,7 @@ from torchledger.expecting.adaptive_pools import ADAPTIVE_POOLS
 from torchledger.expecting.atomic_lines import WAITING_WIDTH
 from torchledger.expecting.launch_convolutions import EXACT_FLOAT32, ONE_BY_ONE
 from torchledger.expecting.launch_costs import WAITING
+from torchledger.expecting.launch_families import LIBRARY
 from torchledger.expecting.launch_features import LaunchFeatures, features_of_launches, knows_steps
 from torchledger.expecting.pass_networks import ONE_BY_ONE_WIDTH
 from torchledger.expecting.rounded_products import ROUNDED, as_bfloat16, of_rounded_product
@@ -24,12 +25,13 @@ from torchledger.fitting.launches import as_matrix
 from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Launch, Prediction, StepCall, TensorArgument
+from torchledger.predicting.call_parts import surer_by_parts
 from torchledger.predicting.flex_launches import flex_prediction
 from torchledger.predicting.int8_launches import int8_prediction
 from torchledger.predicting.operand_copies import with_copied_operands
 from torchledger.predicting.operators import by_roofline, predict, range_of
 from torchledger.predicting.questions import question_of
-from torchledger.work.categories import operation_of
+from torchledger.work.categories import is_of_program, operation_of
 from torchledger.work.step_traffic import StepTraffic
 from torchledger.work.views import launches_nothing
 
@@ -92,7 +94,7 @@ def predict_launches(
             found[index] = flex
         elif (product := int8_prediction(model, launch)) is not None:
             found[index] = product
-        elif features is None or features.family not in model.entries:
+        elif features is None or features.family not in model.entries or _is_unknown_operator(launch):
             found[index] = _by_baseline(model, launch, features)
         elif (own := _by_library(model, launch, features, convolution_tf32) or _by_operator(model, launch)) is not None:
             found[index] = own
@@ -125,6 +127,8 @@ def predict_launches(
                 model=family,
                 roofline_us=some[place].roofline_us,
             )
+            if family == LIBRARY:
+                found[index] = surer_by_parts(model, launches[index], found[index])
     return [
         _as_foreign(model, launches[index], found[index])
         if is_foreign(model, launches[index])
@@ -161,7 +165,7 @@ def _of_templates(
 def _broader(family: str) -> str:
     """The family that is asked where a model has not learned this one: of volumes about the images that they fold
     into, of adaptive pools as of other libraries' calls."""
-    return "launch:library/other" if family == ADAPTIVE_POOLS else family.removesuffix(OF_VOLUMES)
+    return LIBRARY if family == ADAPTIVE_POOLS else family.removesuffix(OF_VOLUMES)
 
 
 def _knows_steps(model: TimeModel) -> bool:
@@ -239,9 +243,16 @@ def _as_foreign(model: TimeModel, launch: Launch, found: Prediction) -> Predicti
     return replace(found, range="extrapolated", note="; ".join(note for note in (own, found.note) if note))
 
 
+def _is_unknown_operator(launch: Launch) -> bool:
+    """True for an operator of the program's own: what other libraries' calls of its bytes take says nothing of it."""
+    return launch.category == "extern" and launch.flops is None and is_of_program(launch.kernel_name)
+
+
 def _by_baseline(model: TimeModel, launch: Launch, features: LaunchFeatures | None) -> Prediction:
     time_us = model.machine.floor_us if features is None else features.baseline_us
-    if features is not None:
+    if features is not None and _is_unknown_operator(launch):
+        reason = "what the program's own operator computes is not known"
+    elif features is not None:
         reason = f"the model has not learned {features.family}"
     else:
         reason = "its bytes are unknown" if launch.bytes_moved is None else "the size of its elements is unknown"

@@ -9,13 +9,9 @@ from typing import Any
 
 from torchledger.errors import PredictError
 from torchledger.expecting.adaptive_pools import ADAPTIVE_POOLS, is_adaptive_pool
-from torchledger.expecting.machine import Machine
-from torchledger.fitting.algorithm_costs import algorithm_cost
 from torchledger.fitting.call_costs import (
-    BEYOND_CACHES,
     LIKE_OTHERS,
     LIKE_OTHERS_ALONG,
-    QUICKEST,
     CallCost,
     bytes_of_call,
     cost_keys,
@@ -30,11 +26,11 @@ from torchledger.fitting.call_costs import (
     steps_along,
 )
 from torchledger.fitting.catalogue_calls import beside_catalogue
-from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.picture_norms import picture_norm_us
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Launch, Prediction, StepCall, TensorArgument
 from torchledger.predicting.bus_copies import is_copy, main_stream, price_copy, reads_a_number, runs_beside
+from torchledger.predicting.call_parts import as_others, price_by_parts, roofline_of, slower_lanes, subject_of
 from torchledger.predicting.eager_launches import has_mask, launch_of
 from torchledger.predicting.int8_launches import INT8
 from torchledger.predicting.launches import predict_launches
@@ -441,7 +437,7 @@ def _by_cost(model: TimeModel, call: StepCall, cost: CallCost, taught: str) -> P
     is_counted = call.samples_us or (call.kernels and works_on_lists(call.name))
     kernels = call.kernels if is_counted else max(call.kernels, cost.kernels)
     chunk = share_of_chunk(call.tensors, call.elements)
-    slower = _slower_lanes(model.machine)
+    slower = slower_lanes(model.machine)
     time_us = cost.duration_us(
         kernels,
         moved,
@@ -452,41 +448,9 @@ def _by_cost(model: TimeModel, call: StepCall, cost: CallCost, taught: str) -> P
         launches=launches_of_call(call.name, call.arguments, call.tensors, call.elements, kernels),
     )
     roofline_us = moved / model.machine.bytes_per_us
-    return _as_others(
+    return as_others(
         model, call, cost.spread, time_us, roofline_us, f"by its kernels and bytes, as {taught} in other steps took"
     )
-
-
-def price_by_parts(model: TimeModel, call: StepCall) -> Prediction | None:
-    """What the parts of a call's work take; ``None`` where it has none that were learned."""
-    learned_us, spread = 0.0, 0.0
-    stand_ins = _same_work(call)
-    for each in stand_ins or (call,):
-        parts = parts_of(each.name, each.arguments, each.settings, flops=each.flops, bytes_moved=each.bytes_moved)
-        cost = None if parts is None else algorithm_cost(each.name, parts, model.extras)
-        if parts is None or cost is None:
-            return None
-        learned_us, spread = learned_us + cost.duration_us(parts), max(spread, cost.spread)
-    nbytes = call.bytes_moved or 0
-    beyond_us = QUICKEST * nbytes / model.machine.bytes_per_us if nbytes > BEYOND_CACHES else 0.0
-    time_us = max(learned_us * _slower_lanes(model.machine), model.machine.floor_us, beyond_us)
-    note = "by what its algorithm does, as calls in other steps took"
-    if stand_ins:
-        together = " and ".join(each.name for each in stand_ins)
-        spread, note = max(spread, _UNMEASURED_SPREAD), f"as {together} together, not measured itself"
-    return _as_others(model, call, spread, time_us, roofline_of(model, call), note)
-
-
-def _same_work(call: StepCall) -> tuple[StepCall, ...]:
-    """Of cuDNN's loss of alignments, which no device was asked for, ATen's own forth and back, whose work it does at
-    once; nothing of any other call."""
-    if call.name != "aten::_cudnn_ctc_loss" or not call.arguments:
-        return ()
-    back = (call.arguments[0], *call.arguments)
-    return replace(call, name="aten::_ctc_loss"), replace(call, name="aten::_ctc_loss_backward", arguments=back)
-
-
-_UNMEASURED_SPREAD = math.log(3)
 
 
 def _by_channels(model: TimeModel, call: StepCall) -> Prediction | None:
@@ -494,7 +458,7 @@ def _by_channels(model: TimeModel, call: StepCall) -> Prediction | None:
     own, reference = model.machine, model.machine.constants.reference
     slower = memory = 1.0
     if own.learned_on is not None:
-        slower = _slower_lanes(own) * own.num_multiprocessors / (reference.device.num_multiprocessors or 1)
+        slower = slower_lanes(own) * own.num_multiprocessors / (reference.device.num_multiprocessors or 1)
         memory = own.bytes_per_us / reference.bytes_per_us
     found = picture_norm_us(
         call.name,
@@ -507,18 +471,7 @@ def _by_channels(model: TimeModel, call: StepCall) -> Prediction | None:
     if found is None:
         return None
     time_us, spread = found
-    return _as_others(model, call, spread, time_us, roofline_of(model, call), "by its channels, as such calls took")
-
-
-def _slower_lanes(machine: Machine) -> float:
-    """How much longer a device takes for an element than the one on which its model's costs were learned: by the number
-    of their multiprocessors and their clocks; 1 for a device that taught its own, and where either is unknown."""
-    own, taught = machine.device, machine.constants.reference.device
-    known = own.num_multiprocessors, own.clock_rate_mhz, taught.num_multiprocessors, taught.clock_rate_mhz
-    if machine.learned_on is None or None in known:
-        return 1.0
-    count, clock, their_count, their_clock = (float(each or 0.0) for each in known)
-    return their_count * their_clock / (count * clock) if count * clock > 0 else 1.0
+    return as_others(model, call, spread, time_us, roofline_of(model, call), "by its channels, as such calls took")
 
 
 def _by_bytes(model: TimeModel, call: StepCall, reason: str) -> Prediction:
@@ -536,39 +489,4 @@ def _by_bytes(model: TimeModel, call: StepCall, reason: str) -> Prediction:
 def _above_roofline(model: TimeModel, call: StepCall, cost: CallCost, roofline_us: float) -> Prediction:
     time_us = max(roofline_us * cost.slowness + cost.kernel_us * max(1, call.kernels), model.machine.floor_us)
     note = "by its roofline, as calls in other steps stay above theirs"
-    return _as_others(model, call, cost.spread, time_us, roofline_us, note)
-
-
-def _as_others(
-    model: TimeModel, call: StepCall, spread: float, time_us: float, roofline_us: float | None, note: str
-) -> Prediction:
-    """A price by what calls in other steps cost, as sure as these agree."""
-    wide = math.exp(spread)
-    return Prediction(
-        subject=subject_of(call),
-        duration_us=time_us,
-        low_us=time_us / wide,
-        high_us=time_us * wide,
-        coverage=COVERAGE,
-        range="inside",
-        device=model.device,
-        model=f"calls of {call.name}",
-        roofline_us=roofline_us,
-        note=note,
-    )
-
-
-def roofline_of(model: TimeModel, call: StepCall) -> float | None:
-    """The least time of a call in microseconds, by its FLOPs and bytes; ``None`` where neither is known."""
-    if call.flops is None and call.bytes_moved is None:
-        return None
-    machine = model.machine
-    dtype = next((argument.dtype for argument in call.arguments if argument.dtype), "float32")
-    return max((call.flops or 0) / machine.peak(dtype), (call.bytes_moved or 0) / machine.bytes_per_us)
-
-
-def subject_of(call: StepCall) -> str:
-    """``"aten::mm (4, 8) (8, 2)"``: an eager call and the shapes it was given."""
-    if call.tensors is not None:
-        return f"{call.name} ({call.tensors:,} tensors, {call.elements or 0:,} elements)"
-    return " ".join([call.name, *(str(argument.shape) for argument in call.arguments)])
+    return as_others(model, call, cost.spread, time_us, roofline_us, note)

@@ -11,7 +11,7 @@ from torchledger.predicting.flex_launches import taken_share
 from torchledger.predicting.launches import is_foreign
 from torchledger.predicting.step_calls import is_recurrent_by_bytes
 from torchledger.stepping.totals import StepTotals
-from torchledger.work.categories import operator_name
+from torchledger.work.categories import is_of_program, operator_name
 from torchledger.work.flex import SIMPLE, VISITED
 
 _MOST_NAMED = 3
@@ -137,19 +137,12 @@ def _record_notes(model: TimeModel, record: StepTotals | None, launches: Sequenc
 def _of_own_operators(record: StepTotals, launches: Sequence[Launch]) -> list[str]:
     """Operators of the step that are none of torch's, and of which no FLOPs are known."""
     compiled = {
-        operator_name(each.kernel_name)
+        each.kernel_name
         for each in launches
         if each.category == "extern" and each.flops is None and record.step.graph_calls.get(each.graph)
     }
-    eager = {operator_name(call.name) for call in record.calls if call.kernels and call.flops is None}
-    return sorted("::".join(name) for name in compiled | eager if name[0] not in _NAMESPACES_OF_TORCH)
-
-
-_NAMESPACES_OF_TORCH = frozenset(
-    {"", "aten", "prims", "inductor", "quantized", "c10d", "_c10d_functional", "c10d_functional", "symm_mem"}
-    | {"_dtensor", "fsdp", "torchvision", "torchaudio", "transformers", "extern_kernels", "inline", "streams", "record"}
-    | {"mkldnn", "mkl"}
-)
+    eager = {call.name for call in record.calls if call.kernels and call.flops is None}
+    return sorted({"::".join(operator_name(name)) for name in compiled | eager if is_of_program(name)})
 
 
 def ran_on_cpu(record: StepTotals) -> bool:

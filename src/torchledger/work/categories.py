@@ -164,6 +164,21 @@ def operator_name(text: str) -> tuple[str, str]:
     return namespace, name if name.endswith("__") else name.removesuffix("_")
 
 
+def is_of_program(name: str) -> bool:
+    """True for an operator that is none of torch's or of a library known here: the program brings it along.
+
+    >>> is_of_program("torch.ops.mine.scan.default"), is_of_program("extern_kernels.mm"), is_of_program("aten::mm")
+    (True, False, False)
+    """
+    return operator_name(name)[0] not in _NAMESPACES_OF_TORCH
+
+
+_NAMESPACES_OF_TORCH = frozenset(
+    {"", "aten", "prims", "inductor", "quantized", "c10d", "_c10d_functional", "c10d_functional", "symm_mem"}
+    | {"_dtensor", "fsdp", "torchvision", "torchaudio", "transformers", "extern_kernels", "inline", "streams", "record"}
+    | {"mkldnn", "mkl"}
+)
+
 _ENTRY_POINT = re.compile(r"aoti_torch_(?:(?:cpu|cuda|xpu|mps)_)?")
 
 

@@ -78,6 +78,16 @@ def settings_of(call: OpCall, parameters: Sequence[Parameter | None] | None) -> 
     return tuple(found)
 
 
+def settings_of_launch(kwargs: Mapping[str, str]) -> Settings:
+    """The numbers that a launch of a library was given, by the names that they stand under in its wrapper.
+
+    >>> settings_of_launch({"dim": "[2]", "onesided": "True", "driver": "None"})
+    (('dim', (2,)), ('onesided', (1,)))
+    """
+    read = ((name, _numbers(text)) for name, text in kwargs.items())
+    return tuple((name, values) for name, values in read if values is not None)
+
+
 def _numbers(text: str) -> tuple[int, ...] | None:
     if text in _BOOLS:
         return (_BOOLS[text],)
