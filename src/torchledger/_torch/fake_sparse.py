@@ -49,6 +49,25 @@ def _coalesced(given: Any) -> Any:
     return _with(given, torch.empty_like(given._indices()), torch.empty_like(given._values()), True)
 
 
+def _transposed(given: Any, first: int = 0, second: int = 1) -> Any:
+    """A copy whose places are another row's; they are in order no more."""
+    shape = list(given.shape)
+    first, second = first % given.dim(), second % given.dim()
+    shape[first], shape[second] = shape[second], shape[first]
+    copied = _cloned(given)
+    return _ATEN._sparse_coo_tensor_with_dims_and_tensors(
+        given.sparse_dim(),
+        given.dense_dim(),
+        shape,
+        copied._indices(),
+        copied._values(),
+        dtype=copied.dtype,
+        layout=torch.sparse_coo,
+        device=copied.device,
+        is_coalesced=given.is_coalesced() and first == second,
+    )
+
+
 def _copied(
     given: Any, *, dtype: Any = None, device: Any = None, layout: Any = None, non_blocking: bool = False, **others: Any
 ) -> Any:
@@ -110,6 +129,8 @@ SPARSE: Mapping[Any, Callable[..., Any]] = {
     _ATEN.detach.default: _same,
     _ATEN.clone.default: _cloned,
     _ATEN._coalesce.default: _coalesced,
+    _ATEN.t.default: _transposed,
+    _ATEN.transpose.int: _transposed,
     _ATEN._to_copy.default: _copied,
     **{
         operator: _elementwise(operator)

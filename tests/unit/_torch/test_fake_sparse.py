@@ -53,6 +53,8 @@ def test_a_sparse_matrix_is_moved_and_multiplied_with_its_gradient(fake: FakeDev
     moved = torch.sparse_coo_tensor(places, torch.ones(3), (2, 3)).coalesce().cuda()
     assert moved.device.type == "cuda" and moved.is_coalesced() and moved._nnz() == 3
     assert moved.clone()._nnz() == moved.detach()._nnz() == 3 and moved.to(torch.float16).dtype is torch.float16
+    turned = moved.t()
+    assert turned.shape == (3, 2) and turned._nnz() == 3 and not turned.is_coalesced()
     weights = torch.zeros(3, 5, device="cuda", requires_grad=True)
     made = torch.sparse.mm(moved, weights)
     made.sum().backward()
