@@ -208,8 +208,8 @@ def _keys_along(
     if walk is None:
         return (), ()
     dtype = arguments[0].dtype
-    # Truth values and integers are made wider first.
-    of = "" if dtype is None or "float" in dtype else " of integers"
+    # Truth values and integers are made wider first; complex numbers are two of a float each.
+    of = "" if dtype is None or "float" in dtype or dtype.startswith("complex") else " of integers"
     plain, plain_alike = f"{name} {walk.way}", f"{LIKE_OTHERS_ALONG} {family_of_walk(name)} {walk.way}"
     known, alike = plain + of, plain_alike + of
     rows: tuple[str, ...] = ()

@@ -269,3 +269,14 @@ def test_a_call_that_was_not_learned_is_like_others_of_its_family_that_go_its_wa
     assert cost_of(cost_keys("aten::cumprod", tensor, (("dim", (0,)),)), costs) is not None
     assert cost_of(cost_keys("aten::cumprod", tensor, (("dim", (1,)),)), costs) is None
     assert cost_of(cost_keys("aten::cumprod", tensor), costs) is None
+
+
+def test_complex_numbers_are_no_integers_to_a_sum() -> None:
+    settings = (("dim", (0,)),)
+    of_dtype = {
+        dtype: cost_keys("aten::sum", [TensorArgument((8, 512), dtype, (512, 1))], settings)
+        for dtype in ("float32", "complex64", "int64")
+    }
+    assert "aten::sum outer of integers" in of_dtype["int64"]
+    assert not any("integers" in key for dtype in ("float32", "complex64") for key in of_dtype[dtype])
+    assert "aten::sum outer" in of_dtype["complex64"]
