@@ -124,7 +124,10 @@ def _record_notes(model: TimeModel, record: StepTotals | None, launches: Sequenc
         notes.append(CALLS_OF_CPU)
     if own := _of_own_operators(record, launches):
         named = ", ".join(own[:_MOST_NAMED]) + (" and others" if len(own) > _MOST_NAMED else "")
-        notes.append(f"what {named} computes is not known: it is priced by its bytes alone, and may take much longer")
+        notes.append(
+            f"what {named} computes is not known: it is priced by its bytes alone, and may take much longer, or less "
+            "where it goes over a part of what it is given"
+        )
     notes += notes_on_copies(model, record.calls, ran_on_cpu=ran_on_cpu(record))
     if recurrent := sum(is_recurrent_by_bytes(model, call) for call in record.calls):
         notes.append(
