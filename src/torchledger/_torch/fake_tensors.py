@@ -591,6 +591,9 @@ class FakeTensors(FakeTensorMode, _OnThreads):
 
         def swapped(t1: Any, t2: Any) -> None:
             mode.fake_tensor_converter.meta_converter.tensor_memo.clear()  # it would be of the tensor before
+            if _is_given_data(t1, t2):
+                t1.data = t2.data
+                return
             try:
                 swap(t1, t2)
             except RuntimeError:
@@ -636,6 +639,21 @@ class FakeTensors(FakeTensorMode, _OnThreads):
                 return given(module, *args, **kwargs) if isinstance(module, torch.jit.ScriptModule) else module
 
             patches.set(torch.jit, name, scripted)
+
+
+def _is_given_data(parameter: Any, moved: Any) -> bool:
+    """Whether a module that moves or casts a parameter gives it new data on a device, and swaps it only as it is fake:
+    what the program has hung on it (``param.is_expert = True``, hooks) stays there.
+
+    A program that asks for swaps, or swaps itself, gets them; of a parameter on ``meta`` torch makes a new one.
+    """
+    if torch.__future__.get_swap_module_params_on_conversion():
+        return False
+    if type(parameter) is not FakeTensor or type(moved) is not FakeTensor:
+        return False
+    if sys._getframe(2).f_code is not torch.nn.Module._apply.__code__:
+        return False
+    return parameter.device.type != "meta" and moved.device.type != "meta"
 
 
 class _Places:

@@ -350,6 +350,18 @@ def test_a_module_keeps_its_parameters_when_it_moves(fake: FakeDevice) -> None:
     assert len({each.data_ptr() for each in held}) == 2
 
 
+def test_what_a_program_hangs_on_a_parameter_stays_there_when_its_module_moves_or_is_cast(fake: FakeDevice) -> None:
+    layer = nn.Linear(2000, 2000)
+    parameter, heard = layer.weight, []
+    parameter.is_expert = True
+    parameter.register_post_accumulate_grad_hook(heard.append)
+    layer.cuda().to(torch.bfloat16)
+    assert layer.weight is parameter and parameter.is_expert
+    assert (parameter.device.type, parameter.dtype) == ("cuda", torch.bfloat16)
+    layer(torch.randn(1, 2000, device="cuda", dtype=torch.bfloat16)).sum().backward()
+    assert len(heard) == 1
+
+
 def test_a_storage_lies_somewhere_while_it_holds_anything(fake: FakeDevice) -> None:
     gathered = torch.empty(64, device="cuda")
     storage = gathered.untyped_storage()
