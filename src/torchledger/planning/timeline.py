@@ -13,7 +13,7 @@ import heapq
 import itertools
 from collections import defaultdict, deque
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from torchledger.errors import PredictError
@@ -106,7 +106,10 @@ class PlayedEntry:
 
 @dataclass(frozen=True)
 class RankTimeline:
-    """What one rank did; ``entries`` in the order of what was given."""
+    """What one rank did; ``entries`` in the order of what was given.
+
+    ``bubble_us`` is how long it waits for other stages of a pipeline, also behind its own last entry.
+    """
 
     entries: tuple[PlayedEntry, ...]
     compute_us: float
@@ -144,7 +147,17 @@ def play(ranks: Mapping[int, Sequence[TimedEntry]], *, sharing: Sharing = ALONE)
     duration = max((timeline.end_us for timeline in timelines.values()), default=0.0)
     host_ends = max(player.host_clock.values(), default=0.0)
     duration = max(duration, host_ends)
+    for rank, timeline in timelines.items():
+        if _begins_by_waiting(ranks[rank], timeline):
+            left_us = max(0.0, duration - max(timeline.end_us, player.host_clock[rank]))
+            timelines[rank] = replace(timeline, bubble_us=timeline.bubble_us + left_us)
     return PlayedStep(duration, timelines, _deciding(ranks, timelines, player.host_cause, duration))
+
+
+def _begins_by_waiting(entries: Sequence[TimedEntry], timeline: RankTimeline) -> bool:
+    """Whether a rank's step begins by waiting for another stage: having ended, it waits for the others' next step."""
+    first = next((played for played, entry in zip(timeline.entries, entries, strict=True) if entry.is_bubble), None)
+    return first is not None and first.start_us > first.ready_us
 
 
 class _Player:

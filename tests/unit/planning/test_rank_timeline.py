@@ -86,6 +86,34 @@ def test_waiting_for_another_stage_is_a_bubble_and_moving_is_communication() -> 
     assert played.ranks[1].communication_us == played.ranks[1].exposed_us == 1
 
 
+def pipeline(stages: int, micro_batches: int) -> dict[int, list[TimedEntry]]:
+    """All forwards, then all backwards that take twice as long, of equal stages."""
+    ranks: dict[int, list[TimedEntry]] = {stage: [] for stage in range(stages)}
+
+    def message(sender: int, receiver: int, what: str, number: int) -> dict[str, object]:
+        return {"meets": (what, sender, receiver, number), "is_bubble": True}
+
+    for what, duration_us, way in (("forward", 1.0, 1), ("backward", 2.0, -1)):
+        for stage, entries in ranks.items():
+            for number in range(micro_batches):
+                after: tuple[int, ...] = ()
+                if 0 <= stage - way < stages:
+                    entries.append(collective(0, **message(stage - way, stage, what, number)))
+                    after = (len(entries) - 1,)
+                entries.append(kernel(duration_us, after=after))
+                if 0 <= stage + way < stages:
+                    sent = collective(0, after=(len(entries) - 1,), **message(stage, stage + way, what, number))
+                    entries.append(replace(sent, stream="sends"))
+    return ranks
+
+
+@pytest.mark.parametrize(("stages", "micro_batches"), [(4, 8), (2, 2), (8, 4)])
+def test_the_bubble_of_equal_stages_is_that_of_textbooks_on_every_rank(stages: int, micro_batches: int) -> None:
+    played = play(pipeline(stages, micro_batches))
+    assert played.duration_us == 3 * (micro_batches + stages - 1)
+    assert {line.bubble_us for line in played.ranks.values()} == {3 * (stages - 1)}
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(
