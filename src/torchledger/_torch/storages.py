@@ -44,6 +44,9 @@ _MOST_USES = 8
 
 _BUCKETS = "buckets of DistributedDataParallel's reducer"
 
+_NOWHERE = "meta"
+"""Where the storage of a fake tensor says that it lies; the tensor knows where it would."""
+
 _LARGEST_STATE = 64
 """Values of one parameter's optimizer state that are looked at."""
 
@@ -281,6 +284,8 @@ class StorageWatch:
         key, size = storage._cdata, storage.nbytes()
         known = self._of.get(key)
         if known is not None and known.size == size:
+            if known.life.device == _NOWHERE:
+                known.life = replace(known.life, device=str(tensor.device))
             known.use(len(self._entries) - 1)
             return True
         if known is not None:

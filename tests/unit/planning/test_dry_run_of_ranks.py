@@ -14,7 +14,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
-from torchledger.nouns import Collective, Device, StepCall, WorldSpec
+from torchledger.books import read_memory
+from torchledger.nouns import Collective, Device, Step, StepCall, WorldSpec
 from torchledger.planning.dry_run import run_without_device
 from torchledger.store import open_ledger
 
@@ -250,6 +251,30 @@ def test_modules_of_the_host_are_sharded_on_the_device(tmp_path: Path) -> None:
         found = {each.operation: each.message_bytes for each in ledger.read(Collective)}
     whole = (1024 * 1024 + 1024) * 4
     assert found == {"all_gather": whole, "reduce_scatter": whole}
+
+
+@pytest.mark.parametrize(("stays", "expected"), [(True, 8 + 2), (False, 2 + 2)])
+def test_parameters_that_are_gathered_take_memory_while_they_are(stays: bool, expected: int, tmp_path: Path) -> None:
+    """FSDP allocates and frees by the size of storages that there were before the step, when they were empty. Beside
+    what is gathered there are a whole gradient and its copy for the scatter."""
+
+    def program() -> None:
+        from torch.distributed.fsdp import fully_shard
+
+        dist.init_process_group("nccl")
+        layers = nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(8)))
+        for layer in layers:
+            fully_shard(layer, reshard_after_forward=not stays)
+        fully_shard(layers, reshard_after_forward=not stays)
+        _train(lambda: layers(torch.zeros(4, 1024, device="cuda")).sum(), layers.parameters())
+
+    run_without_device(program, tmp_path / "plan.ledger", GPU, world=WorldSpec(0, 1024))
+    with open_ledger(tmp_path / "plan.ledger") as ledger:
+        (step,) = ledger.read(Step)
+        memory = read_memory(ledger, step.name)
+    assert memory is not None
+    weights = (memory.peak_allocated_bytes - memory.by_category["workspaces"]) / (4 * 1024 * 1024)
+    assert weights == pytest.approx(expected, abs=0.1)
 
 
 def test_what_stands_for_the_device_is_not_compiled_where_a_graph_breaks_into_it(tmp_path: Path) -> None:
