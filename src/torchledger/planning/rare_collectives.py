@@ -21,6 +21,9 @@ _MOST_NAMED = 3
 _MATTERS = 0.1
 """Rarer steps are told of that exchange this share of the recorded step's bytes, or more."""
 
+_FAR_LARGER = 2
+"""A message this many times as large as all of its line and group in the recorded step is one that the step lacks."""
+
 Asked = tuple[str, str, str | None, int | None, int | None]
 """Operation, line, name and size of the group, and bytes of the message."""
 
@@ -28,7 +31,7 @@ Asked = tuple[str, str, str | None, int | None, int | None]
 @dataclass
 class RareCollectives:
     """Told of a program's collectives between ranks and of its optimizers' steps, counts those that the recorded step
-    lacks: operations at lines where it has none.
+    lacks: operations at lines where it has none, or where it has those of other groups or far smaller ones alone.
 
     What comes before the first step (parameters are sent once, shapes are compared) belongs to none. Of a program whose
     optimizers make none, those count that it asks for behind the recorded step, in ``calls`` like that step.
@@ -38,8 +41,9 @@ class RareCollectives:
     calls: int = 0
     _counts: dict[Asked, int] = field(default_factory=dict)
     _steps: dict[Asked, set[int]] = field(default_factory=dict)
-    _heard: set[tuple[str, str]] | None = None
-    _in_step: set[tuple[str, str]] = field(default_factory=set)
+    _heard: set[Asked] | None = None
+    _in_step: set[Asked] = field(default_factory=set)
+    _recorded: int = 0
 
     def optimizer_stepped(self) -> None:
         """An optimizer has made its step."""
@@ -53,6 +57,7 @@ class RareCollectives:
         """That step has ended, and is recorded."""
         if self._heard is not None:
             self._in_step, self._heard = self._heard, None
+            self._recorded = self.optimizer_steps or self.calls
 
     def called_again(self) -> None:
         """What was recorded has come once more."""
@@ -71,21 +76,34 @@ class RareCollectives:
             return
         message = message_of_call(call, size)
         operation, line = operation_of(call.name) or call.name, user_line()
+        key = (operation, line, group, size, None if message is None else message.nbytes)
         if self._heard is not None:
-            self._heard.add((operation, line))
+            self._heard.add(key)
         if turn:
-            key = (operation, line, group, size, None if message is None else message.nbytes)
             self._counts[key] = self._counts.get(key, 0) + 1
             self._steps.setdefault(key, set()).add(turn)
 
     @property
     def found(self) -> tuple[RareCollective, ...]:
         """What was asked for so far that the recorded step lacks, in its order."""
+        heard: dict[tuple[str, str], dict[str | None, int]] = {}
+        for operation, line, group, _, nbytes in self._in_step:
+            largest = heard.setdefault((operation, line), {})
+            largest[group] = max(largest.get(group, 0), nbytes or 0)
         return tuple(
             RareCollective(*key, count, len(self._steps[key]))
             for key, count in self._counts.items()
-            if key[:2] not in self._in_step
+            if self._is_rare(key, heard.get(key[:2]))
         )
+
+    def _is_rare(self, key: Asked, heard: Mapping[str | None, int] | None) -> bool:
+        """Whether the recorded step lacks it. One function may ask for all of a program's: at a line that the step has
+        it is another group's, or far larger, and comes behind that step, not only while a program warms up."""
+        if heard is None:
+            return True
+        _, _, group, _, nbytes = key
+        is_other = group not in heard or (nbytes or 0) > _FAR_LARGER * heard[group]
+        return is_other and max(self._steps[key]) > self._recorded
 
 
 _RANKS_THAT_EXCHANGE = 2

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import pytest
 import torch
 from torch import distributed as dist
 from torch import nn
@@ -54,6 +55,53 @@ def test_what_a_step_has_itself_is_not_rarer(tmp_path: Path) -> None:
 def test_a_metric_that_each_step_sums_hides_no_average_of_parameters(tmp_path: Path) -> None:
     found = _outcome(tmp_path, 12, dist.all_reduce).rare
     assert [(each.operation, each.message_bytes) for each in found] == [("all_reduce", 256), ("all_reduce", 32)]
+
+
+def _average(tensors: Iterable[torch.Tensor], group: dist.ProcessGroup | None) -> None:
+    """As programs have one function for all that they average."""
+    for tensor in tensors:
+        dist.all_reduce(tensor, group=group)
+
+
+@pytest.mark.parametrize("within_nodes", [True, False])
+def test_one_function_that_averages_all_of_a_program_hides_no_rarer_average(within_nodes: bool, tmp_path: Path) -> None:
+    """Gradients within a node each step and parameters of all ranks every so many, or a metric and parameters."""
+
+    def program() -> None:
+        dist.init_process_group("nccl")
+        near = dist.new_group([0, 1]) if within_nodes else None
+        layer = nn.Linear(8, 8).cuda()
+        optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+        for step in range(1, 200):
+            loss = layer(torch.zeros(4, 8, device="cuda")).sum()
+            loss.backward()
+            gradients = [each.grad for each in layer.parameters() if each.grad is not None]
+            _average(gradients if within_nodes else [loss.detach()], near)
+            optimizer.step()
+            optimizer.zero_grad()
+            if step % 12 == 0:
+                _average([parameter.data for parameter in layer.parameters()], None)
+
+    found = run_without_device(program, tmp_path / "plan.ledger", GPU, world=WorldSpec(0, 4)).dry_run.rare
+    assert [(each.message_bytes, each.group_size, each.count, each.steps) for each in found] == [
+        (8 * 8 * 4, 4, 1, 1),
+        (8 * 4, 4, 1, 1),
+    ]
+
+
+def test_what_other_groups_exchange_only_while_a_program_warms_up_is_not_rarer(tmp_path: Path) -> None:
+    def program() -> None:
+        dist.init_process_group("nccl")
+        near = dist.new_group([0, 1])
+        layer = nn.Linear(8, 8).cuda()
+        optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+        for step in range(100):
+            layer(torch.zeros(4, 8, device="cuda")).sum().backward()
+            _average([each.grad for each in layer.parameters() if each.grad is not None], None if step < 2 else near)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    assert run_without_device(program, tmp_path / "plan.ledger", GPU, world=WorldSpec(0, 4)).dry_run.rare == ()
 
 
 def test_a_collective_of_one_rank_is_none(tmp_path: Path) -> None:
