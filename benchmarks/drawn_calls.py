@@ -392,6 +392,8 @@ class AttentionCase:
     dropout: float = 0.0
     bias_over: str = "batch"
     """Which of a bias' first two dimensions lie in memory: ``"batch"``, ``"heads"`` or ``"both"``."""
+    forward_alone: bool = False
+    """Whether it keeps nothing for a gradient."""
 
 
 _WINDOWS = (4, 9, 16, 25, 36, 49, 49, 64, 64, 81, 100, 144, 144, 196, 256)
@@ -424,6 +426,35 @@ def draw_windows(backend: str, count: int, *, seed: str) -> Iterator[AttentionCa
             packed=pick.random() < 0.8,
             dropout=pick.choice((0.0, 0.0, 0.1) if is_window else (0.0, 0.1, 0.1)),
             bias_over=pick.choice(("batch", "heads", "heads", "both")),
+        )  # fmt: skip
+
+
+def draw_few(backend: str, count: int, *, seed: str) -> Iterator[AttentionCase]:
+    """Cases of few queries against many keys, as programs ask that write token after token; forward alone."""
+    pick = random.Random(f"{seed}/few/{backend}")
+    found = 0
+    while found < count:
+        d = pick.choice((64, 64, 64, 80, 96, 128, 128, 128, 256))
+        heads = pick.choice((1, 4, 8, 12, 12, 16, 16, 20, 32, 32, 40))
+        length = pick.choice((1, 1, 1, 1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 96))
+        length_kv = max(length, round(2 ** pick.uniform(4, 13.5)))
+        length_kv = max(length, length_kv // 64 * 64) if pick.random() < 0.5 else length_kv
+        groups = 1
+        if backend != "efficient":
+            groups = pick.choice([each for each in (1, 1, 2, 4, 8) if heads % each == 0])
+        batch = max(1, round(2 ** pick.uniform(0, 7)))
+        if batch * heads // groups * length_kv * d > 2**27:
+            continue
+        found += 1
+        is_causal = length > 1 and pick.random() < 0.15
+        dtypes = ("float32", "bfloat16", "float16") if backend == "efficient" else ("bfloat16", "bfloat16", "float16")
+        yield AttentionCase(
+            backend, pick.choice(dtypes), batch, heads, heads // groups, length, length_kv, d,
+            is_causal=is_causal,
+            has_bias=not is_causal and backend != "flash" and pick.random() < 0.4,
+            packed=pick.random() < 0.15,
+            bias_over=pick.choice(("batch", "batch", "both")),
+            forward_alone=True,
         )  # fmt: skip
 
 
@@ -483,7 +514,10 @@ def attention_runs(case: AttentionCase, place: Any) -> dict[str, Call]:
         forward = lambda: aten._scaled_dot_product_flash_attention(q, k, v, case.dropout, case.is_causal)  # noqa: E731
     else:
         operator = getattr(aten, f"_scaled_dot_product_{case.backend}_attention")
-        forward = lambda: operator(q, k, v, bias, True, case.dropout, case.is_causal)  # noqa: E731
+        kept = not case.forward_alone
+        forward = lambda: operator(q, k, v, bias, kept, case.dropout, case.is_causal)  # noqa: E731
+    if case.forward_alone:
+        return {"forward": forward}
     made = forward()
     out, logsumexp = made[0], made[1]
     grad = torch.randn_like(out)
@@ -595,13 +629,14 @@ def time_all(cases: Sequence[tuple[dict[str, Any], Callable[[], dict[str, Call]]
 
 
 def run_attention(
-    out: Path, *, tiny: bool, limit_s: float, skip: int = 0, seed: str = "2026-11", windows: bool = False
+    out: Path, *, tiny: bool, limit_s: float, skip: int = 0, seed: str = "2026-11", kind: str = "usual"
 ) -> dict[str, Any]:
     """All backends' cases in turns, so that what the limit cuts off is a part of each."""
     import torch
 
     place = torch.device("cuda")
-    draw = draw_windows if windows else functools.partial(draw_attention, tiny=tiny)
+    draws = {"usual": functools.partial(draw_attention, tiny=tiny), "windows": draw_windows, "few": draw_few}
+    draw = draws[kind]
     drawn = [list(draw(backend, count, seed=seed)) for backend, count in _ATTENTION.items()]
     turns = range(max(map(len, drawn)))
     cases = [each[turn] for turn in turns for each in drawn if turn < len(each)][skip:]
@@ -773,6 +808,7 @@ def main() -> None:
     parser.add_argument("--skip", type=int, default=0, help="configurations of `attention` to leave out")
     parser.add_argument("--seed", default="2026-11", help="of `attention`'s configurations")
     parser.add_argument("--windows", action="store_true", help="of short sequences with biases and dropout")
+    parser.add_argument("--few", action="store_true", help="of few queries against many keys, as in decoding")
     parser.add_argument("--limit", type=float, default=60.0)
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")))
     arguments = parser.parse_args()
@@ -783,7 +819,7 @@ def main() -> None:
     elif part == "attention":
         answer = run_attention(
             arguments.out, tiny=tiny, limit_s=arguments.limit, skip=arguments.skip, seed=arguments.seed,
-            windows=arguments.windows,
+            kind="windows" if arguments.windows else "few" if arguments.few else "usual",
         )  # fmt: skip
     elif part == "states":
         answer = run_states(arguments.out, limit_s=arguments.limit)

@@ -67,7 +67,7 @@ def main() -> None:
         own = [row for row in rows if row["program"] == f"eager-{seed}" and row.get("settings") is None]
         told = 0
         for row in own:
-            shapes = tuple((tuple(shape), dtype) for shape, dtype, _ in row["arguments"][:2])
+            shapes = tuple((tuple(shape), dtype) for shape, dtype, *_ in row["arguments"][:2])
             fields = known.get((row["name"], shapes))
             if fields is not None:
                 is_new = row["name"].startswith("aten::new_")

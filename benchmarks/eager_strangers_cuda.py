@@ -10,8 +10,9 @@ that a device refuses are left out and named. ``--along`` draws calls that work 
 ``eager_calls_further.py``, ``--rare`` those of ``eager_calls_rare.py``, as bounded, ``--common`` those of
 ``eager_calls_common.py``, ``--recurrent`` those of ``eager_calls_recurrent.py``, ``--libraries`` those of
 ``eager_calls_libraries.py``, ``--sharded`` those of ``eager_calls_sharded.py``, ``--seldom`` those of
-``eager_calls_seldom.py`` and ``--various`` those of ``eager_calls_various.py``; ``--seconds`` bounds the script's own
-time, after which a recorder still ends its ledger.
+``eager_calls_seldom.py``, ``--various`` those of ``eager_calls_various.py``, ``--solvers`` those of
+``eager_calls_solvers.py`` and ``--decoding`` those of ``eager_calls_decoding.py``; ``--seconds`` bounds the script's
+own time, after which a recorder still ends its ledger.
 ``--judge`` says for each operator what was measured and what its price is, and how many intervals hold; ``--data`` adds
 the calls with their times for a fit to learn from.
 """
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import importlib
 import json
 import signal
 import statistics
@@ -32,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from eager_calls_drawn import Call as DrawnCall
-    from eager_calls_drawn import Pool, Tensors
+    from eager_calls_drawn import Drawn, Pool, Tensors
 
 NEEDS: tuple[str, ...] = ("cuda",)
 RUNS: tuple[tuple[str, ...], ...] = (
@@ -46,6 +48,8 @@ RUNS: tuple[tuple[str, ...], ...] = (
     ("--tiny", "--device", "cpu", "--count", "6", "--steps", "2", "--sharded", "--seconds", "60"),
     ("--tiny", "--device", "cpu", "--count", "27", "--steps", "2", "--seldom", "--seconds", "60"),
     ("--tiny", "--device", "cpu", "--count", "52", "--steps", "2", "--various", "--seconds", "60"),
+    ("--tiny", "--device", "cpu", "--count", "24", "--steps", "2", "--solvers", "--seconds", "60"),
+    ("--tiny", "--device", "cpu", "--count", "54", "--steps", "2", "--decoding", "--seconds", "60"),
 )
 
 Row = tuple[float, float, bool]
@@ -60,16 +64,7 @@ def run(options: argparse.Namespace) -> None:
     would, so that a recorder writes what it has.
     """
     import torch
-    from eager_calls_along import DrawnAlong
-    from eager_calls_common import DrawnCommon
-    from eager_calls_drawn import Drawn, Pool, draw
-    from eager_calls_further import DrawnFurther
-    from eager_calls_libraries import DrawnOfLibraries
-    from eager_calls_rare import DrawnRare
-    from eager_calls_recurrent import DrawnRecurrent
-    from eager_calls_seldom import DrawnSeldom
-    from eager_calls_sharded import DrawnSharded
-    from eager_calls_various import DrawnVarious
+    from eager_calls_drawn import Pool, draw
 
     began = time.perf_counter()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(f"ended by a signal after {_since(began)}"))
@@ -81,23 +76,13 @@ def run(options: argparse.Namespace) -> None:
     torch.nn.functional.conv2d(torch.ones(1, 8, 8, 8, device=device), torch.ones(8, 8, 3, 3, device=device)).sum()
     _say(f"compiled after {_since(began)}")
     pool = Pool(device, 2**26 if options.tiny else 2**30, options.seed)
-    of_kinds = (
-        (options.along, DrawnAlong),
-        (options.further, DrawnFurther),
-        (options.rare, DrawnRare),
-        (options.common, DrawnCommon),
-        (options.recurrent, DrawnRecurrent),
-        (options.libraries, DrawnOfLibraries),
-        (options.sharded, DrawnSharded),
-        (options.seldom, DrawnSeldom),
-        (options.various, DrawnVarious),
-    )
-    drawing = next((each for wanted, each in of_kinds if wanted), Drawn)
+    drawing = _drawing(options)
     most = 2**12 if options.tiny else 2**27
     drawn = draw(options.seed, options.count, pool, most_elements=most, drawing=drawing)
     seconds = options.seconds or float("inf")
     until = time.perf_counter() + _FOR_TRYING * seconds
-    calls = _tried(drawn, pool, until, _LONGEST_S if options.along or options.rare else float("inf"))
+    longest_s = min((most_s for name, most_s in _LONGEST_S.items() if getattr(options, name)), default=float("inf"))
+    calls = _tried(drawn, pool, until, longest_s)
     _say(f"{len(calls)} of {len(drawn)} calls are quick enough, after {_since(began)}")
     for step in range(options.steps):
         step_began = time.perf_counter()
@@ -118,7 +103,34 @@ def run(options: argparse.Namespace) -> None:
     _say(f"{len(calls)} of {len(drawn)} calls ran in steps")
 
 
-_LONGEST_S = 0.005
+_DRAWINGS = {
+    "--along": "DrawnAlong",
+    "--further": "DrawnFurther",
+    "--rare": "DrawnRare",
+    "--common": "DrawnCommon",
+    "--recurrent": "DrawnRecurrent",
+    "--libraries": "DrawnOfLibraries",
+    "--sharded": "DrawnSharded",
+    "--seldom": "DrawnSeldom",
+    "--various": "DrawnVarious",
+    "--solvers": "DrawnSolvers",
+    "--decoding": "DrawnDecoding",
+}
+"""What can be drawn instead of the usual calls, each by the class in its own file."""
+
+
+def _drawing(options: argparse.Namespace) -> type[Drawn]:
+    """What draws the calls that are asked for."""
+    from eager_calls_drawn import Drawn
+
+    found = next((option for option in _DRAWINGS if getattr(options, option[2:])), None)
+    if found is None:
+        return Drawn
+    drawing: type[Drawn] = getattr(importlib.import_module(f"eager_calls_{found[2:]}"), _DRAWINGS[found])
+    return drawing
+
+
+_LONGEST_S = {"along": 0.005, "rare": 0.005, "solvers": 0.02}
 """Calls along dimensions may take a hundred times what others of their size do; few of those fill a recording."""
 
 _FOR_TRYING, _SLOWER, _WATCHED = 1 / 3, 2.5, 1
@@ -237,13 +249,18 @@ def write_data(ledgers: list[Path], target: Path) -> None:
     """Add the calls of ledgers with their times, as ``fit_call_costs`` reads them, to those of others in ``target``."""
     from strangers_data import calls_of
 
-    rows = [row for path in ledgers for row in calls_of(path)]
+    rows = [row for path in ledgers for row in calls_of(path) if not _lacks_what_is_held(row)]
     if target.exists():
         new = {row["program"] for row in rows}
         before = json.loads(gzip.decompress(target.read_bytes()))
         rows = [row for row in before if row["program"] not in new] + rows
     target.write_bytes(gzip.compress(json.dumps(rows, separators=(",", ":")).encode(), mtime=0))
     print(f"{len(rows):,} calls of {len({row['name'] for row in rows})} operators")
+
+
+def _lacks_what_is_held(row: dict[str, Any]) -> bool:
+    """Whether a call was given a sparse tensor of which it was not recorded what it holds."""
+    return any(shape and stride is None and not held for shape, _, stride, *held in row["arguments"])
 
 
 def main() -> None:
@@ -255,15 +272,8 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true", help="small sizes: to try the script itself")
     parser.add_argument("--seconds", type=float, help="leave out what does not end in about this time")
-    parser.add_argument("--further", action="store_true", help="calls of eager_calls_further.py alone")
-    parser.add_argument("--rare", action="store_true", help="calls of eager_calls_rare.py alone")
-    parser.add_argument("--common", action="store_true", help="calls of eager_calls_common.py alone")
-    parser.add_argument("--recurrent", action="store_true", help="calls of eager_calls_recurrent.py alone")
-    parser.add_argument("--libraries", action="store_true", help="calls of eager_calls_libraries.py alone")
-    parser.add_argument("--sharded", action="store_true", help="calls of eager_calls_sharded.py alone")
-    parser.add_argument("--seldom", action="store_true", help="calls of eager_calls_seldom.py alone")
-    parser.add_argument("--various", action="store_true", help="calls of eager_calls_various.py alone")
-    parser.add_argument("--along", action="store_true", help="calls that work along dimensions alone")
+    for option in _DRAWINGS:
+        parser.add_argument(option, action="store_true", help=f"calls of eager_calls_{option[2:]}.py alone")
     parser.add_argument("--judge", type=Path, metavar="LEDGER", help="a ledger of this script")
     parser.add_argument("--each", action="store_true", help="with --judge: every call, the worst first")
     parser.add_argument("--model", default="H200")

@@ -4,7 +4,7 @@ From ``data/h200``: calls in steps of programs and batteries (``calls_torch2.11.
 layout (``eager_torch2.11.json.gz``, of ``eager_strangers_cuda.py``); from ``data/h100`` calls that models have in one
 place and not in many. All else stays as it is in MODEL. ``--held-out`` writes nothing: it learns three quarters of the
 drawn calls at a time and prints how far the fourth is off, ``--held-out-rare`` two of three seeds of the rare ones,
-``--held-out-seldom`` all but one of those of ``eager_calls_seldom.py``, and ``--held-out-scripts`` three quarters of
+``--held-out-seeds FILE`` all but one of the seeds of a file, and ``--held-out-scripts`` three quarters of
 the scripts of ``stranger_scripts``, whose sums it prints too.
 ``--held-out-lists`` does so with calls over lists of tensors (optimizers), a quarter of the programs at a time, and
 ``--without sealed-9`` learns nothing of programs whose names begin so.
@@ -68,18 +68,19 @@ def measured(name: str) -> list[dict[str, Any]]:
     return rows
 
 
-_MEASURED = ("calls", "eager", "common", "libraries", "recurrent", "sharded", "seldom")
+MEASURED = ("calls", "eager", "common", "libraries", "recurrent", "sharded", "seldom", "solvers", "decoding")
+"""The files of calls that costs are learned of."""
 
 
 def all_measured() -> list[dict[str, Any]]:
     """All calls that costs are learned of, but for the rare ones."""
-    return [row for name in _MEASURED for row in measured(name)]
+    return [row for name in MEASURED for row in measured(name)]
 
 
 def rare_calls() -> list[dict[str, Any]]:
     """The rare calls, but for those with sparse matrices, whose bytes were not recorded."""
     rows = read_calls(RARE)
-    return [row for row in rows if all(stride is not None for shape, _, stride in row["arguments"] if shape)]
+    return [row for row in rows if all(stride is not None for shape, _, stride, *_ in row["arguments"] if shape)]
 
 
 def call_of(row: Row, order: int = 0) -> StepCall:
@@ -191,10 +192,10 @@ def held_out_rare(model: TimeModel) -> None:
     _held_out_programs(model, rare_calls(), lambda others: with_eager_costs(model, rare=others))
 
 
-def held_out_seldom(model: TimeModel) -> None:
-    """How far calls of kinds that no programs drawn before had are off, a seed of them held out at a time."""
-    known = [row for name in _MEASURED if name != "seldom" for row in measured(name)]
-    _held_out_programs(model, measured("seldom"), lambda others: with_eager_costs(model, [*known, *others]))
+def held_out_seeds(model: TimeModel, file: str) -> None:
+    """How far calls of a file are off, one of the programs that drew them held out at a time."""
+    known = [row for name in MEASURED if name != file for row in measured(name)]
+    _held_out_programs(model, measured(file), lambda others: with_eager_costs(model, [*known, *others]))
 
 
 def held_out_scripts(model: TimeModel) -> None:
@@ -240,7 +241,7 @@ def main() -> None:
     parser.add_argument("--held-out", action="store_true")
     parser.add_argument("--held-out-lists", action="store_true")
     parser.add_argument("--held-out-rare", action="store_true")
-    parser.add_argument("--held-out-seldom", action="store_true")
+    parser.add_argument("--held-out-seeds", choices=("seldom", "solvers", "decoding"))
     parser.add_argument("--held-out-scripts", action="store_true")
     parser.add_argument("--without", metavar="PREFIX", help="programs to learn nothing of")
     arguments = parser.parse_args()
@@ -251,13 +252,12 @@ def main() -> None:
     if arguments.held_out_rare:
         held_out_rare(model)
         return
-    for is_asked, held_out in (
-        (arguments.held_out_seldom, held_out_seldom),
-        (arguments.held_out_scripts, held_out_scripts),
-    ):
-        if is_asked:
-            held_out(model)
-            return
+    if arguments.held_out_seeds:
+        held_out_seeds(model, arguments.held_out_seeds)
+        return
+    if arguments.held_out_scripts:
+        held_out_scripts(model)
+        return
     if not arguments.held_out:
         if arguments.output is None:
             parser.error("say -o NEW, or --held-out")

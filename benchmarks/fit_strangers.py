@@ -24,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 from drawn_launches import clips_as_no_model_does
+from fit_eager import MEASURED as EAGER
 from fit_eager import call_of, with_eager_costs
 from fit_eager import measured as measured_calls
 from numpy.typing import NDArray
@@ -195,16 +196,22 @@ def products_of_a_sweep() -> list[MeasuredLaunch]:
     return [item for item in launches_of_samples(samples) if family_of(item.launch) == "launch:gemm/any"]
 
 
-def eager_products() -> list[MeasuredLaunch]:
-    """Products that ordinary eager programs ask for, as the launches that they are; each found a cache that other work
-    had swept."""
+def eager_launches() -> list[MeasuredLaunch]:
+    """Products and convolutions that eager programs ask for, as the launches that they are; each found a cache that
+    other work had swept. Which products of float32 people's scripts had rounded was not written down: they are left
+    out."""
     found = []
-    for place, row in enumerate(measured_calls("common")):
-        launch = launch_of(call_of(row), "cuda:0")
-        if launch is not None and family_of(launch) == "launch:gemm/any":
-            found.append(
-                MeasuredLaunch(replace(launch, graph=f"{row['program']}_{place}"), (row["us"],), row["program"])
-            )
+    for file in EAGER:
+        for place, row in enumerate(measured_calls(file)):
+            launch = launch_of(call_of(row), "cuda:0")
+            family = None if launch is None else str(family_of(launch))
+            is_product = family == "launch:gemm/any"
+            if launch is None or not (is_product or str(family).startswith("launch:convolution")):
+                continue
+            if is_product and file == "calls" and row["arguments"][0][1] == "float32":
+                continue
+            graph = f"{row['program']}_{file}_{place}"
+            found.append(MeasuredLaunch(replace(launch, graph=graph), (row["us"],), row["program"]))
     return found
 
 
@@ -239,7 +246,7 @@ def main() -> None:
     held = set() if is_all else set(programs[arguments.fold :: 4])
     drawn, exact, rounded = (with_their_graphs(some, arguments.families) for some in (drawn, exact, rounded))
     more = [item for item in measured("fused", "rare_fused", "models") if not clips_as_no_model_does(item)]
-    more += [*products_of_a_sweep(), *eager_products()]
+    more += [*products_of_a_sweep(), *eager_launches()]
     more = with_their_graphs(more, arguments.families)
     learned = [item for item in drawn if item.program not in held] + more
     if arguments.constants is not None:

@@ -60,7 +60,7 @@ def _attention_launch(row: Row, graph: str, order: int) -> Launch:
         inputs.append(_buffer("bias", score, row))
     name = f"_scaled_dot_product_{row['backend']}_attention{'_backward' if backward else ''}"
     dropout = str(row.get("dropout", 0.0))
-    flags = (dropout,) if backward or row["backend"] == "flash" else ("True", dropout)
+    flags = (dropout,) if backward or row["backend"] == "flash" else (str(not row.get("forward_alone")), dropout)
     if backward and row["backend"] == "efficient":
         flags = (dropout, "True", "True", "True", "False")
     flops = round(
@@ -143,7 +143,7 @@ def calls_of(path: Path) -> Iterator[dict[str, Any]]:
         item = {name: getattr(call, name) for name in _ITEM_FIELDS}
         item["name"] = known_name(call.name, beside_scaler=beside_scaler)
         item["arguments"] = [
-            (each.shape, each.dtype, each.stride)
+            (each.shape, each.dtype, each.stride, *(() if each.held_bytes is None else (each.held_bytes,)))
             for each in (call.arguments if call.tensors is None or _names_places(call.name) else call.arguments[:1])
         ]
         if call.settings is not None:

@@ -49,6 +49,8 @@ NO_BENCHMARKS = {
     "eager_calls_rare": "is imported by others",
     "eager_calls_seldom": "is imported by others",
     "eager_calls_various": "is imported by others",
+    "eager_calls_solvers": "is imported by others",
+    "eager_calls_decoding": "is imported by others",
     "power_steps": "turns measurements into data",
     "public_records": "plans scripts of a copy of a repository that is given to it",
     "public_rows": "is imported by others",

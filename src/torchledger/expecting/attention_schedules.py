@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from torchledger.expecting.attention_times import AttentionCall, splits_of_keys, width_of
+from torchledger.expecting.attention_times import AT_ONCE, AttentionCall, splits_of_keys, width_of
 from torchledger.expecting.machine import Machine
 
 Array = NDArray[np.float64]
@@ -71,6 +71,8 @@ class Tiling:
 def tiling_of(call: AttentionCall, splits: int = 1) -> Tiling:
     """How a call's kernel divides it."""
     width = width_of(call)
+    if call.is_of_one:
+        return Tiling(64, 64, 4, False) if call.length_kv <= AT_ONCE else Tiling(16, 128, 2, False)
     if splits > 1:
         return Tiling(64, 256 if width <= 64 else 128 if width <= 128 else 64, 2, False)
     if call.library == "flash":
@@ -182,7 +184,9 @@ def schedule_of(call: AttentionCall, multiprocessors: int) -> Schedule:
     """How a call runs on a device of so many multiprocessors."""
     splits = splits_of_keys(call, multiprocessors)
     tiling = tiling_of(call, splits)
-    steps, heads = steps_of_blocks(call, tiling, splits), call.batch * call.heads
+    # Queries that share keys are rows of one block, but where all keys are one block too.
+    is_shared = call.is_of_one and call.length_kv > AT_ONCE
+    steps, heads = steps_of_blocks(call, tiling, splits), call.batch * (call.heads_kv if is_shared else call.heads)
     handed = hand_out(steps, heads, multiprocessors, tiling.held)
     width, rows = width_of(call), len(steps)
     outer, inner = (call.length_kv, call.length) if tiling.over_keys else (call.length, call.length_kv)

@@ -55,10 +55,25 @@ class AttentionCall:
 
     @property
     def kind(self) -> str:
-        """The key of its costs: ``"flash/forward"``, ``"efficient/backward/float32"``."""
+        """The key of its costs: ``"flash/forward"``, ``"efficient/backward/float32"``; ``"cudnn/one"`` and
+        ``"cudnn/one at once"`` for the kernels that cuDNN has for a single query."""
+        if self.is_of_one:
+            return "cudnn/one at once" if self.length_kv <= AT_ONCE else "cudnn/one"
         direction = "backward" if self.is_backward else "forward"
         return f"{self.library}/{direction}{'/float32' if self.is_single else ''}"
 
+    @property
+    def is_of_one(self) -> bool:
+        """Whether cuDNN is asked for a single query of each head, forward: short keys by one block, longer ones by
+        several at a time, whose parts a second kernel adds up where heads do not fill the device."""
+        return self.library == "cudnn" and not self.is_backward and self.length == 1
+
+
+AT_ONCE = 128
+"""Keys that one block of cuDNN's kernels of one query goes through at most."""
+
+_WHOLE_KEYS = 512
+"""So many keys of one query are not split, as the kernels' names tell."""
 
 _WIDTHS = {"flash": (32, 64, 96, 128, 192, 256), "cudnn": (64, 128, 192, 256), "efficient": (64, 128, 256)}
 
@@ -93,7 +108,12 @@ def _blocks(call: AttentionCall) -> _Blocks:
 
 @functools.lru_cache(maxsize=4096)
 def splits_of_keys(call: AttentionCall, multiprocessors: int) -> int:
-    """Into how many parts FlashAttention's forward splits the keys where its blocks do not fill the device; 1: none."""
+    """Into how many parts the keys are split where blocks do not fill the device, by FlashAttention's forward and by
+    cuDNN's kernels of one query; 1: none."""
+    if call.is_of_one:
+        blocks = call.batch * call.heads_kv
+        is_split = call.length_kv > _WHOLE_KEYS and 2 * blocks <= multiprocessors
+        return min(multiprocessors // blocks, -(-call.length_kv // 128)) if is_split else 1
     if call.library != "flash" or call.is_backward:
         return 1
     blocks, slots = call.batch * call.heads * -(-call.length // 64), 2 * multiprocessors

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -30,7 +31,7 @@ def attention_call(launch: Launch) -> AttentionCall | None:
     if min(*query.shape, *key.shape) < 1:
         return None
     biases = _biases(inputs, length, key.shape[2], d, takes_any_rank=library == "cudnn")
-    return AttentionCall(
+    asked = AttentionCall(
         library, backward, query.dtype == "float32", batch, heads, key.shape[1], length, key.shape[2], d,
         is_causal=is_causal(launch),
         has_bias=bool(biases),
@@ -40,42 +41,58 @@ def attention_call(launch: Launch) -> AttentionCall | None:
         is_float16=query.dtype == "float16",
         bias_elements=max(map(_stored_elements, biases), default=0),
     )  # fmt: skip
+    return _as_run(asked)
 
 
-def attention_columns_of(launch: Launch, inputs: list[Buffer], machine: Machine) -> dict[str, float]:
+def _as_run(call: AttentionCall) -> AttentionCall:
+    """What a forward's kernels go through of what is asked.
+
+    A mask of FlashAttention ends at the last query and the last key, those of the other libraries begin at the first
+    of both: keys beyond as many as there are queries are not read. One query sees all keys, and FlashAttention takes
+    those that share keys for one head's queries (``seqlenq_ngroups_swapped`` in its ``flash_api.cpp``).
+    """
+    if call.is_backward:
+        return call
+    if call.library != "flash":
+        return replace(call, length_kv=min(call.length, call.length_kv)) if call.is_causal else call
+    if call.length > 1:
+        return call
+    groups = call.heads // call.heads_kv
+    is_joined = groups > 1 and call.d % 8 == 0 and not call.has_dropout
+    if not is_joined:
+        return replace(call, is_causal=False)
+    return replace(call, is_causal=False, length=groups, heads=call.heads_kv)
+
+
+def attention_columns_of(launch: Launch, machine: Machine) -> dict[str, float]:
     """Features of a call of attention beside its schedule."""
-    queries = [buffer for buffer in inputs if len(buffer.shape) == 4]
-    if len(queries) < 3:
+    call = attention_call(launch)
+    if call is None:
         return {"described": 0.0}
-    backward = "backward" in operation_of(launch)
-    query, key = (queries[1], queries[2]) if backward else (queries[0], queries[1])
-    batch, heads, length, d = query.shape
-    length_kv, heads_kv = key.shape[-2], key.shape[1]
-    name = operation_of(launch)
-    biases = _biases(inputs, length, length_kv, d, takes_any_rank="_cudnn_" in name)
-    full = 4.0 * batch * heads * length * length_kv * d * (2.5 if backward else 1.0)
+    full = 4.0 * call.batch * call.heads * call.length * call.length_kv * call.d * (2.5 if call.is_backward else 1.0)
     columns = attention_columns(
-        np.array([float(batch * heads)]), np.array([float(length)]), np.array([float(d)]), machine
+        np.array([float(call.batch * call.heads)]), np.array([float(call.length)]), np.array([float(call.d)]), machine
     )
-    causal = is_causal(launch)
     return {key_name: float(column[0]) for key_name, column in columns.items()} | {
         "described": 1.0,
-        "log heads": math.log(batch * heads),
-        "log length": math.log(length),
-        "log length kv": math.log(length_kv),
-        "log d": math.log(d),
-        "grouped": math.log(heads / max(heads_kv, 1)),
+        "log heads": math.log(call.batch * call.heads),
+        "log length": math.log(call.length),
+        "log length kv": math.log(call.length_kv),
+        "log d": math.log(call.d),
+        "grouped": math.log(call.heads / max(call.heads_kv, 1)),
         "log full flops": math.log(full),
         # A causal mask hides half of the square; FLOPs are counted over all of it.
-        "visible share": 0.5 * (1 + 1 / max(length, 1)) if causal else min((launch.flops or full) / full, 2.0),
-        "causal": float(causal),
-        "is flash": float("flash" in name),
-        "is cudnn": float("cudnn" in name),
-        "is efficient": float("efficient" in name),
-        "length alignment": alignment_of(length),
-        "bias": float(bool(biases)),
-        "odd bias": float(any(map(_is_odd, biases))),
-        "dropout": float(has_dropout(launch)),
+        "visible share": (
+            0.5 * (1 + 1 / max(call.length, 1)) if call.is_causal else min((launch.flops or full) / full, 2.0)
+        ),
+        "causal": float(call.is_causal),
+        "is flash": float(call.library == "flash"),
+        "is cudnn": float(call.library == "cudnn"),
+        "is efficient": float(call.library == "efficient"),
+        "length alignment": alignment_of(call.length),
+        "bias": float(call.has_bias),
+        "odd bias": float(call.is_bias_odd),
+        "dropout": float(call.has_dropout),
     }
 
 

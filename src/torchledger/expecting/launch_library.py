@@ -31,7 +31,7 @@ def library_columns(launch: Launch, machine: Machine) -> dict[str, float]:
     if kind == "launch:gemm":
         return product_columns(launch, machine)
     if kind == "launch:attention":
-        return attention_columns_of(launch, inputs, machine)
+        return attention_columns_of(launch, machine)
     if kind == "launch:convolution":
         return convolution_columns(launch, machine)
     largest = max(launch.buffers, key=lambda buffer: math.prod(buffer.shape), default=None)

@@ -210,7 +210,9 @@ def _keys_along(
     dtype = arguments[0].dtype
     # Truth values and integers are made wider first; complex numbers are two of a float each.
     of = "" if dtype is None or "float" in dtype or dtype.startswith("complex") else " of integers"
-    plain, plain_alike = f"{name} {walk.way}", f"{LIKE_OTHERS_ALONG} {family_of_walk(name)} {walk.way}"
+    # The largest of a single row are found as those of several: by one block of each, or by all.
+    way = "inner" if operator_name(name)[1] == "topk" and walk.way == "whole" else walk.way
+    plain, plain_alike = f"{name} {way}", f"{LIKE_OTHERS_ALONG} {family_of_walk(name)} {way}"
     known, alike = plain + of, plain_alike + of
     rows: tuple[str, ...] = ()
     if "softmax" in name and walk.way == "inner":
@@ -247,7 +249,9 @@ _SORTED_BY_A_BLOCK = 4096
 def steps_along(name: str, arguments: Sequence[TensorArgument], settings: Settings | None) -> int:
     """What one thread of a call does after the other along its dimensions (``work/walks.py``); 0 where unknown."""
     walk = walk_of(name, arguments, settings)
-    return 0 if walk is None else steps_of(name, walk)
+    if walk is None or (operator_name(name)[1] == "topk" and _is_counted_by_digits(arguments[0])):
+        return 0  # by all blocks, however long a row is
+    return steps_of(name, walk)
 
 
 def _is_across(tensor: TensorArgument) -> bool:
@@ -411,6 +415,8 @@ def fit_call_costs(rows: Sequence[Mapping[str, Any]], bytes_per_us: float) -> di
     for row in rows:
         if row["bytes_moved"] is not None and row["us"] > 0:
             name, tensors = str(row["name"]), tensors_of(row)
+            if any(each.held_bytes is not None for each in tensors):
+                continue  # by what its sparse tensors hold (``work/algorithms.py``)
             settings = settings_from(row.get("settings"))
             elements[id(row)] = elements_of(name, tensors, row.get("elements"))
             steps[id(row)] = steps_along(name, tensors, settings)
@@ -506,10 +512,10 @@ LIKE_OTHERS = "element-wise"
 
 
 def tensors_of(row: Mapping[str, Any]) -> list[TensorArgument]:
-    """The tensors that a row's call was given."""
+    """The tensors that a row's call was given: shape, dtype, stride, and of a sparse one the bytes that it holds."""
     return [
-        TensorArgument(tuple(shape), dtype, None if stride is None else tuple(stride))
-        for shape, dtype, stride in row["arguments"]
+        TensorArgument(tuple(shape), dtype, None if stride is None else tuple(stride), *held)
+        for shape, dtype, stride, *held in row["arguments"]
     ]
 
 

@@ -262,10 +262,10 @@ def _price(model: TimeModel, call: StepCall, as_launches: _AsLaunches, *, beside
         return replace(_price(model, drawn, as_launches), subject=subject_of(call))
     if (single := _one_of_list(call)) is not None:
         return _times(_price(model, single, as_launches), call)
-    if is_of_sparse(call):
-        return _by_bytes(model, replace(call, flops=None), "what sparse tensors hold decides its time")
     if (by_parts := price_by_parts(model, call)) is not None:
         return by_parts
+    if is_of_sparse(call):
+        return _by_bytes(model, replace(call, flops=None), "what sparse tensors hold decides its time")
     if is_adaptive_pool(operator_name(call.name)[1]) and ADAPTIVE_POOLS in model.entries:
         as_pool = as_launches.price(call)
         if as_pool is not None:

@@ -20,6 +20,7 @@ from torchledger.nouns import TensorArgument
 from torchledger.work.categories import operator_name
 from torchledger.work.element_sizes import element_size
 from torchledger.work.settings import Settings
+from torchledger.work.tensor_layouts import is_contiguous
 from torchledger.work.walks import power_below
 
 
@@ -79,6 +80,8 @@ def parts_of(
     """
     bare = operator_name(name)[1]
     found = _FAMILIES.get(bare) or _FAMILIES.get(bare.removesuffix("_backward"))
+    if any(each.held_bytes is not None for each in arguments):
+        found = _of_sparse
     if found is None or not arguments or (settings is None and found is not _aligned):
         return None
     call = _Call(
@@ -149,17 +152,69 @@ def _matrices(call: _Call) -> tuple[int, int, float]:
 
 def _factored(call: _Call) -> Parts:
     count, size, width = _matrices(call)
-    way = "one" if count == 1 else "many"
-    return Parts(way, (1, size, count * size**3 / 1e6, count * size**2 * width / 1e6, count))
+    work = (count * size**3 / 1e6, count * size**2 * width / 1e6, count, count * size / 1e3, size**2 / 1e4)
+    return Parts(_way_of_factor(call.name, count, size), (1, size, *work))
+
+
+def _way_of_factor(name: str, count: int, size: int) -> str:
+    """Whose kernels factor so many matrices, as torch chooses them: a single matrix by cuSOLVER, many small ones by
+    cuBLAS or one block each, others by MAGMA or one after the other."""
+    if count == 1:
+        return "one"
+    if name in _BY_EIGENVALUES:
+        return "many small" if size <= _MOST_OF_A_WARP else "one after the other"
+    if name in _BY_LU:
+        is_by_block = size <= _SMALL_LU or (size <= _WIDE_LU and count <= _FEW_LU)
+        return "many small" if is_by_block else "many"
+    return "many"
+
+
+_BY_EIGENVALUES = frozenset({"_linalg_eigh", "linalg_eig", "_linalg_svd"})
+_BY_LU = frozenset({"linalg_lu_factor_ex", "linalg_inv_ex", "_linalg_slogdet", "_linalg_det", "_linalg_solve_ex"})
+_MOST_OF_A_WARP, _SMALL_LU, _WIDE_LU, _FEW_LU = 32, 16, 128, 16
+"""Sides of matrices, and their number, up to which kernels for many small ones are taken
+(``BatchLinearAlgebra.cpp``, ``lu_factor``; ``BatchLinearAlgebraLib.cpp``)."""
 
 
 def _solved(call: _Call) -> Parts:
-    count, size, width = _matrices(call)
-    *others, _, columns = call.shapes[-1]
-    count = max(count, math.prod(others))
+    is_turned = call.name == "cholesky_solve"
+    matrices, given = (call.shapes[1], call.shapes[0]) if is_turned else (call.shapes[0], call.shapes[-1])
+    size, width = matrices[-1], element_size(call.tensors[0].dtype) or 4
+    columns = given[-1] if call.number("left", 1) else given[-2]
+    count = max(math.prod(matrices[:-2]), math.prod(given[:-2]))
     way = "one" if count == 1 else "many"
+    if call.name == "linalg_solve_triangular":
+        way = "each" if count <= _FEW_TRIANGLES and size >= _LARGE_TRIANGLES else "together"
+    elif call.name == "_linalg_solve_ex":
+        way = _way_of_factor(call.name, count, size)
+    way += ", one column" if columns == 1 else ""
     moved = count * size * (size + columns) * width / 1e6
-    return Parts(way, (1, size, count * size**2 * columns / 1e6, moved, count))
+    turns = count * size if way.startswith("each") else size
+    work = (count * size**2 * columns / 1e6, moved, count, size**2 / 1e4, count * size * columns / 1e6)
+    return Parts(way, (1, turns, *work))
+
+
+_FEW_TRIANGLES, _LARGE_TRIANGLES = 8, 64
+"""Up to how many matrices, from which side on, are solved one after the other (``BatchLinearAlgebra.cpp``,
+``triangular_solve_kernel``)."""
+
+
+def _of_sparse(call: _Call) -> Parts:
+    """What a sparse tensor holds, whatever its shape: values with the places of these, put in order and added up, taken
+    from a dense tensor or added to it; in a product each value times a row of the other matrix."""
+    held = next(each for each in call.tensors if each.held_bytes is not None)
+    is_product = call.name in _SPARSE_PRODUCTS
+    width = element_size(held.dtype) or 4
+    each_bytes = 2 * _PLACE_BYTES + width if is_product else _PLACE_BYTES + math.prod(held.shape[1:]) * width
+    held_bytes = held.held_bytes or 0
+    values = held_bytes / each_bytes
+    dense = next((each.shape for each in reversed(call.tensors) if each.held_bytes is None and each.shape), ())
+    columns = dense[-1] if is_product and len(dense) > 1 else 0
+    written = held.shape[0] * columns * width
+    return Parts("sparse", (1, held_bytes / 1e6, values / 1e6, values * columns / 1e6, written / 1e6))
+
+
+_SPARSE_PRODUCTS, _PLACE_BYTES = frozenset({"mm", "_sparse_addmm", "addmm", "spmm", "_sparse_mm"}), 8
 
 
 def _grid_sampled(call: _Call) -> Parts:
@@ -308,6 +363,8 @@ def _rows_put(call: _Call) -> Parts | None:
         return None
     rows, *others = call.shapes[-1]
     width = math.prod(others)
+    if width not in {math.prod(call.shapes[0][place:]) for place in range(1, len(call.shapes[0]) + 1)}:
+        return None  # along a later dimension
     shared = rows * width / max(math.prod(call.shapes[0]), 1)
     way = "sorted at once" if rows <= _MOST_AT_ONCE else "sorted"
     in_turn = shared * math.ceil(width / _WARP)
@@ -350,9 +407,57 @@ def _rows_taken(call: _Call) -> Parts | None:
     (_, *others), (rows, *_) = call.shapes[:2]
     width = math.prod(others)
     size = element_size(call.tensors[0].dtype) or 4
-    if width * size % _LOADED_AT_ONCE:
+    if call.name == "index_select" and rows <= _FEW_INDICES:
+        blocks = min(-(-width // _INDEX_BLOCK), _INDEX_BLOCKS)
+        turns = rows * -(-width // (blocks * _INDEX_BLOCK))
+        return Parts("few", (1, turns / 1e1, rows * width / 1e6, rows * width * size / 1e6))
+    is_whole = width * size % _LOADED_AT_ONCE == 0 and is_contiguous(call.tensors[0])
+    if call.name == "index_select" and not (is_whole and (places is None or places == (1,))):
+        return Parts("by element", (1, 0.0, rows * width / 1e6, rows * width * size / 1e6))
+    if not is_whole:
         return None
     return Parts(f"by row, {call.precision}", (1, rows / 1e3, rows * width / 1e6, rows * width * size / 1e6))
+
+
+def _normalized(call: _Call) -> Parts | None:
+    """Of few long rows each is gone through by one block, three times, while the device waits; others go by their bytes
+    or their steps."""
+    shape = call.shapes[0]
+    if len(shape) < 2 or shape[-1] < _LONG_ROW or math.prod(shape[:-1]) > _TILES_AT_ONCE or not _is_last(call):
+        return None
+    if not is_contiguous(call.tensors[0]):
+        return None
+    return Parts(f"few long rows, {call.precision}", (1, shape[-1] / 1e3, call.megabytes))
+
+
+def _is_last(call: _Call) -> bool:
+    return call.settings["dim"] == (len(call.shapes[0]) - 1,)
+
+
+_LONG_ROW = 4096
+"""Elements of a row from which on one block has to go through it in turns."""
+
+
+def _joined(call: _Call) -> Parts | None:
+    """Tensors beside one another: each leaves a piece wherever those before it do, which is copied by sixteen bytes at
+    a time if it is made of as many and lies as it is read."""
+    given = [each for each in call.tensors if each.shape and min(each.shape) > 0]
+    dim = call.number("dim", 0)
+    if len(given) < 2 or len({each.dtype for each in given}) > 1 or dim >= len(given[0].shape):
+        return None
+    elements = sum(math.prod(each.shape) for each in given)
+    size = element_size(given[0].dtype) or max(1, round(call.megabytes * 1e6 / (2 * elements)))
+    is_dense = all(map(is_contiguous, given))
+    pieces = [math.prod(each.shape[dim:]) * size for each in given]
+    is_even = is_dense and not any(piece % _LOADED_AT_ONCE for piece in pieces)
+    is_across = any(each.stride and each.stride[-1] != 1 for each in given)
+    way = "dense" if is_dense else "across" if is_across else "strided"
+    return Parts("pieces of sixteen bytes" if is_even else way, (1, call.megabytes, call.megabytes / (2 * size)))
+
+
+_FEW_INDICES, _INDEX_BLOCK, _INDEX_BLOCKS = 16, 128, 132 * 8
+"""Up to how many rows one kernel's threads take one after the other, each a value of all of them (``Indexing.cu``,
+``indexSelectSmallIndex``), and how many threads and blocks those are."""
 
 
 def _encoder(call: _Call) -> Parts:
@@ -390,8 +495,12 @@ def _transformed(call: _Call) -> Parts:
         lengths[-1] = call.number("last_dim_size")
     largest = max(map(_largest_prime, lengths))
     way = "small factors" if largest <= _UNROLLED else "large factors" if largest <= _MOST_DIRECT else "by a longer one"
+    way = "powers of two" if largest <= 2 else way
     long = sum(length > _IN_ONE_KERNEL for length in lengths)
-    return Parts(way, (1, len(lengths), call.megabytes, call.megabytes * long))
+    inner = len(dims) < len(shape) and max(dims) < len(shape) - 1
+    passes = len(lengths) + long
+    longer = 0.0 if way == "powers of two" else call.megabytes * long
+    return Parts(way, (1, passes, call.megabytes * passes, longer, call.megabytes * inner))
 
 
 _UNROLLED, _MOST_DIRECT = 13, 127
@@ -508,7 +617,8 @@ _FAMILIES: dict[str, Callable[[_Call], Parts | None]] = {
     **dict.fromkeys(
         (
             *("linalg_cholesky_ex", "linalg_lu_factor_ex", "linalg_inv_ex", "linalg_qr", "linalg_matrix_exp"),
-            *("_linalg_slogdet", "_linalg_det", "_linalg_eigh", "_linalg_svd", "lu_unpack", "linalg_eig"),
+            *("_linalg_slogdet", "_linalg_det", "_linalg_eigh", "_linalg_svd", "linalg_eig"),
+            "cholesky_inverse",
         ),
         _factored,
     ),
@@ -525,6 +635,8 @@ _FAMILIES: dict[str, Callable[[_Call], Parts | None]] = {
     **dict.fromkeys(("index_add", "scatter_add", "scatter_reduce"), _rows_added),
     **dict.fromkeys(("index_put", "_index_put_impl"), _rows_put),
     "index": _indexed,
+    "cat": _joined,
+    **dict.fromkeys(("_softmax", "_log_softmax"), _normalized),
     **dict.fromkeys(("index_select", "gather"), _rows_taken),
     "_transformer_encoder_layer_fwd": _encoder,
     **dict.fromkeys(("_flash_attention_forward", "_flash_attention"), _ragged),

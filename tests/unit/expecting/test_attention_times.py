@@ -174,6 +174,56 @@ def test_a_launch_is_read_as_its_library_sees_it() -> None:
     assert attention_call(plain) is None
 
 
+def _of_library(library: str, length: int, *, heads_kv: int = 4, causal: str = "False", dropout: str = "0.0") -> Launch:
+    """So many queries of four heads against 64 keys."""
+    launch = attention_launch()
+    key = replace(launch.buffers[1], shape=(2, heads_kv, 64, 32), stride=(heads_kv * 2048, 2048, 32, 1))
+    query, out = (
+        replace(launch.buffers[place], shape=(2, 4, length, 32), stride=(128 * length, 32 * length, 32, 1))
+        for place in (0, 4)
+    )
+    name = f"torch.ops.aten._scaled_dot_product_{library}_attention.default"
+    flags = (
+        {"arg0": dropout, "arg1": causal} if library == "flash" else {"arg0": "True", "arg1": dropout, "arg2": causal}
+    )
+    buffers = (query, replace(key, name="k"), replace(key, name="v"), out)
+    return replace(launch, kernel_name=name, call=name, aten_ops=(name[10:-8],), buffers=buffers, kwargs=flags)
+
+
+@pytest.mark.parametrize(("library", "seen"), [("cudnn", 5), ("efficient", 5), ("flash", 64)])
+def test_a_mask_from_the_first_key_on_hides_those_behind_the_last_query(library: str, seen: int) -> None:
+    masked = attention_call(_of_library(library, 5, causal="True"))
+    plain = attention_call(_of_library(library, 5))
+    assert masked is not None and masked.is_causal and masked.length_kv == seen
+    assert plain is not None and plain.length_kv == 64
+
+
+def test_one_query_of_heads_that_share_keys_is_as_several_of_one_head_to_flash() -> None:
+    joined = attention_call(_of_library("flash", 1, heads_kv=2, causal="True"))
+    assert joined is not None and not joined.is_causal
+    assert (joined.length, joined.heads, joined.heads_kv) == (2, 2, 2)
+    dropped = attention_call(_of_library("flash", 1, heads_kv=2, dropout="0.1"))
+    longer = attention_call(_of_library("flash", 2, heads_kv=2))
+    assert dropped is not None and dropped.length == 1 and dropped.heads == 4
+    assert longer is not None and longer.length == 2 and longer.heads == 4
+
+
+def test_cudnn_has_kernels_of_their_own_for_one_query() -> None:
+    few, many, more = (call("cudnn", length=length, length_kv=keys) for length, keys in ((1, 128), (1, 129), (2, 129)))
+    assert [each.kind for each in (few, many, more)] == ["cudnn/one at once", "cudnn/one", "cudnn/forward"]
+    assert call("cudnn", length=1, is_backward=True).kind == "cudnn/backward"
+    assert call("efficient", length=1).kind == "efficient/forward"
+
+
+@given(batch=st.integers(1, 200), keys=st.integers(1, 20000))
+def test_keys_of_one_query_are_split_where_they_are_many_and_heads_do_not_fill_the_device(
+    batch: int, keys: int
+) -> None:
+    splits = splits_of_keys(call("cudnn", batch=batch, heads=8, heads_kv=2, length=1, length_kv=keys), 132)
+    assert (splits > 1) is (keys > 512 and 4 * batch <= 132)
+    assert splits * 2 * batch <= max(132, 2 * batch) and (splits == 1 or (splits - 1) * 128 < keys)
+
+
 @pytest.mark.parametrize("shape", [(64, 64), (1, 64), (1, 64, 64), (2, 1, 64)])
 def test_cudnns_masks_have_as_many_dimensions_as_the_program_gave_them(shape: tuple[int, ...]) -> None:
     launch = attention_launch()

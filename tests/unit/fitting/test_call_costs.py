@@ -280,3 +280,23 @@ def test_complex_numbers_are_no_integers_to_a_sum() -> None:
     assert "aten::sum outer of integers" in of_dtype["int64"]
     assert not any("integers" in key for dtype in ("float32", "complex64") for key in of_dtype[dtype])
     assert "aten::sum outer" in of_dtype["complex64"]
+
+
+def test_the_largest_of_one_row_are_found_as_those_of_several() -> None:
+    settings: Settings = (("k", (4,)), ("dim", (1,)))
+    one, several = (
+        cost_keys("aten::topk", [TensorArgument((rows, 50_000), "float32", (50_000, 1))], settings) for rows in (1, 8)
+    )
+    assert one == several and "aten::topk inner" in one
+    assert steps_along("aten::topk", [TensorArgument((1, 2**27), "float32", (2**27, 1))], settings) == 0
+    assert steps_along("aten::topk", [TensorArgument((30, 4000), "float32", (4000, 1))], settings) > 0
+
+
+def test_calls_on_sparse_tensors_teach_nothing_of_those_on_others() -> None:
+    true = CallCost(3.0, 5.0, 0.0)
+    rows = [_row(true, 1, 2 ** (10 + place), name="aten::add_") for place in range(18)]
+    of_sparse = [
+        _row(CallCost(300.0, 500.0, 0.0), 1, 10**6, name="aten::add_", arguments=[[[64, 8], "float32", None, 4000]])
+        for _ in range(18)
+    ]
+    assert fit_call_costs([*rows, *of_sparse], _BYTES_PER_US) == fit_call_costs(rows, _BYTES_PER_US)

@@ -85,7 +85,44 @@ def test_rows_are_taken_as_wholes_if_they_are_made_of_sixteen_bytes() -> None:
     places = TensorArgument((5000, 4), "int64", (1, 0))
     assert parts_of("aten::gather", [_tensor(100, 4), places], dim) == parts
     assert parts_of("aten::gather", [_tensor(100, 4), _tensor(5000, 4, dtype="int64")], dim) is None
-    assert parts_of("aten::index_select", [_tensor(100, 6), _tensor(5000, dtype="int64")], dim) is None
+    for rows, places in (
+        (_tensor(100, 6), _tensor(5000, dtype="int64")),
+        (_tensor(100, 8), TensorArgument((5000,), "int64", (10,))),
+        (TensorArgument((100, 8), "float32", (16, 1)), _tensor(5000, dtype="int64")),
+    ):
+        by_element = parts_of("aten::index_select", [rows, places], dim)
+        assert by_element is not None and by_element.way == "by element"
+    few = parts_of("aten::index_select", [_tensor(100, 8), _tensor(16, dtype="int64")], dim)
+    assert few is not None and few.way == "few"
+
+
+@pytest.mark.parametrize(
+    ("shape", "stride", "way"),
+    [
+        ((4, 8, 16), (128, 16, 1), "pieces of sixteen bytes"),
+        ((4, 3, 7), (21, 7, 1), "dense"),
+        ((4, 8, 16), (256, 16, 1), "strided"),
+        ((4, 8, 16), (128, 1, 8), "across"),
+    ],
+)
+def test_tensors_are_joined_by_pieces_of_sixteen_bytes_where_they_lie_so(
+    shape: tuple[int, ...], stride: tuple[int, ...], way: str
+) -> None:
+    given = TensorArgument(shape, "float32", stride)
+    parts = parts_of("aten::cat", [given, given], (("dim", (1,)),), bytes_moved=10**6)
+    assert parts is not None and parts.way == way and parts.amounts == (1, 1.0, 0.125)
+    assert parts_of("aten::cat", [given, TensorArgument(shape, "float16", stride)], (("dim", (1,)),)) is None
+    assert parts_of("aten::cat", [given], (("dim", (1,)),)) is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "is_by_blocks"), [(3, 256_000, True), (132, 4096, True), (133, 4096, False)]
+)
+def test_each_of_few_long_rows_is_normalized_by_one_block(rows: int, length: int, is_by_blocks: bool) -> None:
+    parts = parts_of("aten::_softmax", [_tensor(rows, length)], (("dim", (1,)),), bytes_moved=10**6)
+    assert (parts is not None) is is_by_blocks
+    assert parts_of("aten::_softmax", [_tensor(length, rows)], (("dim", (0,)),)) is None
+    assert parts_of("aten::_softmax", [_tensor(3, 1000)], (("dim", (1,)),)) is None
 
 
 def test_rows_are_put_where_they_replace_others_at_what_their_bytes_take() -> None:
@@ -195,6 +232,60 @@ def test_columns_of_a_matrix_follow_one_another_and_those_of_others_do_not(count
     assert parts.way == ("one" if count == 1 else "many")
 
 
+@pytest.mark.parametrize("columns", [1, 7])
+@pytest.mark.parametrize("count", [1, 16])
+def test_a_solver_is_told_its_matrix_from_its_columns_wherever_they_stand(count: int, columns: int) -> None:
+    matrices, given = _tensor(count, 40, 40), _tensor(count, 40, columns)
+    first = parts_of("aten::linalg_lu_solve", [matrices, _tensor(count, 40, dtype="int32"), given], ())
+    second = parts_of("aten::cholesky_solve", [given, matrices], ())
+    assert first is not None and second is not None and first == second
+    assert first.amounts[2] == pytest.approx(count * 40**2 * columns / 1e6)
+    assert first.way.endswith(", one column") is (columns == 1)
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "way"), [(8, 64, "each"), (9, 64, "together"), (8, 63, "together"), (1, 500, "each")]
+)
+def test_few_large_triangles_are_solved_one_after_the_other(count: int, size: int, way: str) -> None:
+    left = parts_of("aten::linalg_solve_triangular", [_tensor(count, size, size), _tensor(count, size, 3)], ())
+    right = parts_of(
+        "aten::linalg_solve_triangular", [_tensor(count, size, size), _tensor(count, 3, size)], (("left", (0,)),)
+    )
+    assert left is not None and left.way == way and right == left
+    assert left.amounts[1] == (count * size if way == "each" else size)
+
+
+@given(count=st.integers(1, 40), size=st.integers(1, 300))
+def test_small_matrices_are_factored_together_as_torch_chooses(count: int, size: int) -> None:
+    parts = parts_of("aten::linalg_lu_factor_ex", [_tensor(count, size, size)], ())
+    is_small = size <= 16 or (size <= 128 and count <= 16)
+    assert parts is not None
+    assert parts.way == ("one" if count == 1 else "many small" if is_small else "many")
+
+
+def _sparse(rows: int, columns: int, values: int, *, is_matrix: bool) -> TensorArgument:
+    held = values * (20 if is_matrix else 8 + 4 * columns)
+    return TensorArgument((rows, columns), "float32", None, held)
+
+
+@given(rows=st.integers(8, 10**6), values=st.integers(1, 10**6))
+def test_a_sparse_tensor_costs_by_what_it_holds_whatever_its_shape(rows: int, values: int) -> None:
+    one, other = (
+        parts_of("aten::_coalesce", [_sparse(each, 32, values, is_matrix=False)], ()) for each in (rows, 2 * rows)
+    )
+    assert one is not None and one == other and one.way == "sparse"
+    assert one.amounts[2] == pytest.approx(values / 1e6)
+
+
+def test_each_value_of_a_sparse_matrix_is_multiplied_by_a_row_of_the_other() -> None:
+    graph, features = _sparse(1000, 1000, 5000, is_matrix=True), _tensor(1000, 64)
+    parts = parts_of("aten::mm", [graph, features], ())
+    added = parts_of("aten::_sparse_addmm", [features, graph, features], ())
+    assert parts is not None and added is not None and parts.amounts == added.amounts
+    assert parts.amounts[3] == pytest.approx(5000 * 64 / 1e6)
+    assert parts_of("aten::mm", [_tensor(8, 8), _tensor(8, 8)], ()) is None
+
+
 def test_a_loss_of_alignments_goes_frame_by_frame_forth_and_back() -> None:
     scores, targets = _tensor(120, 8, 30), _tensor(8, 20, dtype="int64")
     forth = parts_of("aten::_ctc_loss", [scores, targets], ())
@@ -215,8 +306,18 @@ def test_pictures_are_unfolded_one_by_one_and_to_as_many_places_as_torch_makes()
 
 
 def test_transforms_of_lengths_with_large_primes_go_another_way() -> None:
-    ways = [parts_of("aten::_fft_c2c", [_tensor(4, size)], (("dim", (1,)),)) for size in (4096, 17 * 64, 1009)]
-    assert [each and each.way for each in ways] == ["small factors", "large factors", "by a longer one"]
+    ways = [parts_of("aten::_fft_c2c", [_tensor(4, size)], (("dim", (1,)),)) for size in (4096, 3000, 17 * 64, 1009)]
+    named = ["powers of two", "small factors", "large factors", "by a longer one"]
+    assert [each and each.way for each in ways] == named
+
+
+def test_a_long_transform_goes_over_its_rows_twice_and_one_of_two_dimensions_as_often() -> None:
+    short, long, square = (
+        parts_of("aten::_fft_c2c", [_tensor(8, *sides)], (("dim", tuple(range(1, 1 + len(sides)))),), bytes_moved=10**8)
+        for sides in ((4096,), (8192,), (64, 64))
+    )
+    assert short is not None and long is not None and square is not None
+    assert long.amounts[2] == square.amounts[2] == 2 * short.amounts[2]
 
 
 def test_gradients_of_few_words_are_added_by_one_kernel_and_those_of_many_sorted() -> None:
