@@ -56,6 +56,7 @@ from torchledger._torch.fake_shares import ARE_SHARES, count_shares, origin_of, 
 from torchledger._torch.fake_sparse import MASKED, MERGES, SPARSE, is_sparse
 from torchledger._torch.fake_subclasses import are_of_program, as_plain, take_subclasses, unpacks_itself
 from torchledger._torch.fake_triton import NAMESPACE as TRITON_KERNELS
+from torchledger._torch.fake_zeros import see_views_of_zeros
 from torchledger._torch.patching import Patches
 from torchledger._torch.tensors import is_higher_order, tensors_in
 from torchledger._torch.user_lines import (
@@ -623,6 +624,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         self._leave_untraced(patches)
         read_lengths_first(patches)
         take_subclasses(patches)
+        see_views_of_zeros(patches)
 
     def _leave_untraced(self, patches: Patches) -> None:
         """``torch.jit.trace`` reads sizes and values of what it records: a module that is traced runs as it is."""
