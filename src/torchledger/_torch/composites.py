@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 from torch._guards import TracingContext
+from torch._subclasses.fake_tensor import FakeTensor
 
+from torchledger._torch.patching import Patches
 from torchledger._torch.schemas import schemas_named
 
 
@@ -33,12 +35,28 @@ def taken_apart(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     nothing says which.
 
     Under ``inference_mode`` composites arrive whole. Of some torch has a second form in Python, for tracing, which does
-    other work: a dropout that drops nothing copies there, a recurrent layer is written step by step.
+    other work: a dropout that drops nothing copies there, a recurrent layer is written step by step. Others go another
+    way in C++ for tensors without values.
     """
     key = torch._C.DispatchKey.CompositeImplicitAutograd
+    if operator in _WITH_VALUES and type(args[0]) is FakeTensor and TracingContext.try_get() is None:
+        return _WITH_VALUES[operator](*args, **kwargs)
     if key in operator.py_kernels and _has_kernel(operator.name(), key.name) and TracingContext.try_get() is None:
         return operator._op_dk(key, *args, **kwargs)
     return operator.decompose(*args, **kwargs)
+
+
+def go_as_with_values(patches: Patches) -> None:
+    """Until ``patches`` are undone composites that look whether tensors have values make what they make of such that
+    have, where the program calls them; what compiles is traced as ever."""
+    library = torch.library.Library("aten", "IMPL")
+
+    def as_with_values(operator: Any) -> Callable[..., Any]:
+        return lambda *args, **kwargs: taken_apart(operator, args, kwargs)
+
+    for operator in _WITH_VALUES:
+        library.impl(operator, as_with_values(operator), "AutogradCUDA")
+    patches.on_undo(library._destroy)
 
 
 def is_fused_with_collective(name: str) -> bool:
@@ -67,6 +85,20 @@ _FUSED = (
     *("fused_matmul_reduce_scatter", "fused_scaled_matmul_reduce_scatter"),
 )
 
+
+def _one_hot(chosen: Any, num_classes: int = -1) -> Any:
+    """As in ``aten/src/ATen/native/Onehot.cpp``, which compares with all numbers where there are no values."""
+    if num_classes == -1 and chosen.numel():
+        num_classes = int(chosen.max().item()) + 1
+    if num_classes < 1:
+        raise RuntimeError("one_hot is given no number of classes of 1 or more")
+    make = torch.zeros if chosen.numel() else torch.empty
+    made = make((*chosen.shape, num_classes), dtype=chosen.dtype, device=chosen.device)
+    return made.scatter_(-1, chosen.unsqueeze(-1), 1) if chosen.numel() else made
+
+
+_WITH_VALUES: Mapping[Any, Callable[..., Any]] = {torch.ops.aten.one_hot.default: _one_hot}
+"""Composites that go another way for tensors without values, and the one that they go on a device."""
 
 _has_kernel: Callable[[str, str], bool] = torch._C._dispatch_has_kernel_for_dispatch_key
 _BACKENDS = ("CPU", "CUDA")

@@ -36,7 +36,13 @@ from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mod
 from torch.utils._pytree import tree_map_only
 
 from torchledger._torch.alignments import read_lengths_first
-from torchledger._torch.composites import is_composite, is_fused_with_collective, taken_apart, unfused
+from torchledger._torch.composites import (
+    go_as_with_values,
+    is_composite,
+    is_fused_with_collective,
+    taken_apart,
+    unfused,
+)
 from torchledger._torch.errors import wants_device
 from torchledger._torch.fake_gradients import asks_for_zeros
 from torchledger._torch.fake_limits import at_limit, follow_limits
@@ -625,6 +631,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         read_lengths_first(patches)
         take_subclasses(patches)
         see_views_of_zeros(patches)
+        go_as_with_values(patches)
 
     def _leave_untraced(self, patches: Patches) -> None:
         """``torch.jit.trace`` reads sizes and values of what it records: a module that is traced runs as it is."""

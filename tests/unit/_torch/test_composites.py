@@ -1,0 +1,49 @@
+"""Composites whose parts differ with and without values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import pytest
+import torch
+from torch.nn.functional import one_hot
+
+from torchledger._torch.eager_calls import EagerCalls
+from torchledger._torch.fake_device import FakeDevice
+from torchledger.nouns import Device
+
+HOPPER = Device(name="a Hopper", kind="cuda", compute_capability=(9, 0), num_multiprocessors=78)
+
+
+@pytest.mark.parametrize("context", [torch.enable_grad, torch.inference_mode])
+def test_one_hot_is_made_in_a_plan_as_on_a_device(context: Callable[[], AbstractContextManager[None]]) -> None:
+    with FakeDevice(HOPPER), context():
+        chosen = torch.randint(7, (4, 3), device="cuda")
+        heard = EagerCalls(lambda: None)
+        assert heard.start()
+        try:
+            made = one_hot(chosen, 7)
+        finally:
+            assert heard.stop()
+        assert made.shape == (4, 3, 7) and made.dtype is torch.int64
+        assert one_hot(chosen[:0], 7).shape == (0, 3, 7)
+        with pytest.raises(RuntimeError, match="number of classes"):
+            one_hot(chosen, 0)
+    names = [each.call.name for each in heard.calls]
+    assert "aten::scatter_" in names and not {"aten::arange", "aten::eq", "aten::_to_copy"} & set(names)
+    assert one_hot(torch.tensor([1, 0])).tolist() == [[0, 1], [1, 0]], "as ever after a plan"
+
+
+def test_what_compiles_traces_one_hot_as_ever() -> None:
+    names = []
+
+    def keep(graph: torch.fx.GraphModule, inputs: object) -> torch.fx.GraphModule:
+        names.extend(str(node.target) for node in graph.graph.nodes)
+        return graph
+
+    with FakeDevice(HOPPER):
+        chosen = torch.randint(7, (4, 3), device="cuda")
+        traced = torch._dynamo.backends.common.aot_autograd(fw_compiler=keep)
+        torch.compile(lambda given: one_hot(given, 7) * 2, backend=traced)(chosen)
+    assert "aten.eq.Tensor" in names
