@@ -13,6 +13,21 @@ import torch
 _ATEN = torch.ops.aten
 
 
+def by_inner_calls(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What an operator on a sparse tensor makes, by operators that its kernel calls and that take most of its time;
+    ``NotImplemented`` for any other.
+
+    Transposing copies places and values; a product puts the places of its matrix in order first, if they are not, each
+    time anew (``s_addmm_out_sparse_dense_cuda`` in ``SparseCUDATensorMath.cu``).
+    """
+    if func in _TRANSPOSES and _is_sparse(args[0]):
+        return _transposed(*args, **kwargs)
+    place = _MATRIX_OF.get(func)
+    if place is None or not _is_sparse(args[place]) or _is_sparse(args[place + 1]) or args[place].is_coalesced():
+        return NotImplemented
+    return func(*args[:place], args[place].coalesce(), *args[place + 1 :], **kwargs)
+
+
 def is_sparse(args: Sequence[Any]) -> bool:
     """Whether an operator is given a sparse tensor as one of its first two arguments."""
     return any(map(_is_sparse, args[:2]))
@@ -50,22 +65,42 @@ def _coalesced(given: Any) -> Any:
 
 
 def _transposed(given: Any, first: int = 0, second: int = 1) -> Any:
-    """A copy whose places are another row's; they are in order no more."""
+    """A copy two of whose rows of places change with each other (``sparse_transpose_``, ``TensorShape.cpp``); they are
+    in order no more."""
     shape = list(given.shape)
     first, second = first % given.dim(), second % given.dim()
+    copied = given.clone()
+    if first == second:
+        return copied
     shape[first], shape[second] = shape[second], shape[first]
-    copied = _cloned(given)
+    indices, values = copied._indices(), copied._values()
+    if max(first, second) < given.sparse_dim():
+        rows = indices.select(0, first), indices.select(0, second)
+        kept = torch.zeros_like(rows[0]).copy_(rows[0])
+        rows[0].copy_(rows[1])
+        rows[1].copy_(kept)
     return _ATEN._sparse_coo_tensor_with_dims_and_tensors(
         given.sparse_dim(),
         given.dense_dim(),
         shape,
-        copied._indices(),
-        copied._values(),
+        indices,
+        values,
         dtype=copied.dtype,
         layout=torch.sparse_coo,
         device=copied.device,
-        is_coalesced=given.is_coalesced() and first == second,
+        is_coalesced=False,
     )
+
+
+def _product(left: Any, right: Any) -> Any:
+    """Of a sparse matrix and a dense one; of two sparse ones nobody knows how many elements it has."""
+    if _is_sparse(right):
+        return NotImplemented
+    return right.new_empty(left.shape[0], right.shape[1])
+
+
+def _product_added(given: Any, left: Any, right: Any, **factors: Any) -> Any:
+    return _product(left, right)
 
 
 def _copied(
@@ -125,6 +160,10 @@ def _sum_of_all(given: Any, *, dtype: Any = None) -> Any:
     return given._values().sum(dtype=dtype)
 
 
+_TRANSPOSES = frozenset((_ATEN.t.default, _ATEN.transpose.int))
+_MATRIX_OF = {_ATEN.mm.default: 0, _ATEN.addmm.default: 1, _ATEN._sparse_addmm.default: 1}
+"""Products, and which of their arguments is the matrix that may be sparse."""
+
 SPARSE: Mapping[Any, Callable[..., Any]] = {
     _ATEN.detach.default: _same,
     _ATEN.clone.default: _cloned,
@@ -138,8 +177,11 @@ SPARSE: Mapping[Any, Callable[..., Any]] = {
     },
     _ATEN._sparse_sum.dim: _summed,
     _ATEN.sum.default: _sum_of_all,
+    _ATEN.mm.default: _product,
+    _ATEN.addmm.default: _product_added,
+    _ATEN._sparse_addmm.default: _product_added,
 }
-"""Operators on a sparse tensor, and what makes their results."""
+"""Operators on a sparse tensor, and what makes their results, or ``NotImplemented`` where torch's own rule does."""
 
 MASKED: Mapping[Any, Callable[..., Any]] = {_ATEN.sparse_mask.default: _masked}
 """Operators that make a sparse tensor like another one."""

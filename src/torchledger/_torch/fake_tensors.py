@@ -269,7 +269,8 @@ class FakeTensors(FakeTensorMode, _OnThreads):
                 result = (MASKED.get(func) or SPARSE[func])(*args, **kwargs)
             if func in MERGES:
                 self.note(f"how many elements {func._schema.name} leaves", f"{result._nnz():,}, all of them")
-            return result
+            if result is not NotImplemented:
+                return result
         if func in ONLY_THERE:
             with self:
                 return ONLY_THERE[func](*args, **kwargs)

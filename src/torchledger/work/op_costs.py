@@ -123,8 +123,8 @@ lift_fresh select slice narrow unsqueeze squeeze split split_with_sizes tensor_s
 unsafe_split unsafe_split_with_sizes unsafe_chunk unbind unfold diagonal flatten unflatten real imag conj _conj
 _neg_view resolve_conj resolve_neg is_same_size result_type can_cast is_pinned record_stream cudnn_is_acceptable
 sym_size sym_stride sym_numel sym_storage_offset _indices _values indices values is_coalesced _coalesced _nnz
-_sparse_coo_tensor_with_dims_and_tensors _sparse_coo_tensor_unsafe _use_cudnn_ctc_loss _use_miopen_ctc_loss
-_efficientzerotensor _has_same_storage_numel"""
+sparse_dim dense_dim _sparse_coo_tensor_with_dims_and_tensors _sparse_coo_tensor_unsafe _use_cudnn_ctc_loss
+_use_miopen_ctc_loss _efficientzerotensor _has_same_storage_numel"""
 
 VIEWS = frozenset(_VIEWS.split())
 """Operators that make a view, take memory or ask for a fact: they launch nothing. Where one has to copy, it calls

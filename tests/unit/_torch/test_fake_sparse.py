@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from torchledger._torch.eager_calls import EagerCalls
 from torchledger._torch.fake_device import FakeDevice
 from torchledger._torch.fake_operators import NoShapeError
 from torchledger.nouns import Device
@@ -125,3 +126,38 @@ def test_sums_keep_the_elements_of_the_dimensions_that_stay(fake: FakeDevice) ->
         torch.zeros(2, 5, dtype=torch.long, device="cuda"), torch.zeros(5, device="cuda"), (3, 4)
     )
     assert torch.sparse.sum(matrix, 1).shape == (3,) and torch.sparse.sum(matrix, 1)._nnz() == 5
+
+
+def test_a_product_with_places_out_of_order_puts_them_in_order_and_transposing_copies(fake: FakeDevice) -> None:
+    places, values = torch.zeros(2, 9, dtype=torch.long, device="cuda"), torch.ones(9, device="cuda")
+    unordered = torch.sparse_coo_tensor(places, values, (4, 5))
+    rows = torch.zeros(5, 3, device="cuda")
+
+    def names(act: Callable[[], torch.Tensor]) -> list[str]:
+        heard = EagerCalls(lambda: None)
+        assert heard.start()
+        try:
+            act()
+        finally:
+            assert heard.stop()
+        assert not heard.faults
+        return [each.call.name.removeprefix("aten::") for each in heard.calls]
+
+    for product in (lambda: torch.sparse.mm(unordered, rows), lambda: unordered @ rows):
+        assert names(product).count("_coalesce") == 1
+    ordered = unordered.coalesce()
+    assert "_coalesce" not in names(lambda: torch.sparse.mm(ordered, rows))
+    turned = names(ordered.t)
+    assert turned.count("clone") == 1 and turned.count("copy_") == 3 and "t" not in turned
+
+
+def test_products_with_sparse_matrices_are_of_any_size(fake: FakeDevice) -> None:
+    places, values = torch.zeros(2, 9, dtype=torch.long, device="cuda"), torch.ones(9, device="cuda")
+    matrix = torch.sparse_coo_tensor(places, values, (3_000_000, 2_000_000))
+    rows = torch.zeros(2_000_000, 64, device="cuda", requires_grad=True)
+    made = torch.sparse.addmm(torch.zeros(3_000_000, 64, device="cuda"), matrix, rows)
+    for each in (made, matrix @ rows, torch.sparse.mm(matrix, rows)):
+        assert each.shape == (3_000_000, 64)
+    made.sum().backward()
+    assert rows.grad is not None and rows.grad.shape == rows.shape
+    assert not any(each.asked.startswith("what aten") for each in fake.tensors.stand_ins)

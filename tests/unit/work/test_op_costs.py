@@ -390,3 +390,9 @@ def test_what_forward_derivatives_ask_of_storages_and_their_zeros_launch_nothing
     for name in ("aten::_has_same_storage_numel", "aten::_efficientzerotensor"):
         cost = op_cost(OpCall(name, (rows,), ("",)))
         assert (cost.flops, cost.bytes_moved) == (0, 0)
+
+
+def test_how_many_dimensions_of_a_tensor_are_sparse_is_asked_without_a_launch() -> None:
+    held = Tensor((4, 8), "float32", None, 400, 80)
+    for name in ("aten::sparse_dim", "aten::dense_dim"):
+        assert op_cost(OpCall(name, (held,))).bytes_moved == 0
