@@ -40,6 +40,7 @@ from torchledger.work.algorithms import parts_of
 from torchledger.work.categories import operator_name
 from torchledger.work.element_sizes import element_size
 from torchledger.work.graph_collectives import WAIT, GraphCollective
+from torchledger.work.kernel_counts import is_filled_by_mask
 from torchledger.work.list_costs import works_on_lists
 from torchledger.work.settings import setting
 from torchledger.work.tensor_layouts import is_contiguous
@@ -195,8 +196,13 @@ def _as_like_another(call: StepCall) -> StepCall | None:
 
 
 def _taken_otherwise(call: StepCall) -> StepCall | None:
-    """Whole rows that are looked up by one number each as if they were selected, and single values that are selected as
-    if they were looked up: the kernels are the same; ``None`` for any other call."""
+    """Whole rows that are looked up by one number each as if they were selected, single values that are selected as if
+    they were looked up, and one number that is put where a mask says as if it were filled in: the kernels are the same;
+    ``None`` for any other call."""
+    if call.name in _FILLED_BY_MASKS and not any(setting(call.settings, "accumulate") or ()):
+        if not is_filled_by_mask([(each.shape, each.dtype) for each in call.arguments]):
+            return None
+        return replace(call, name=_FILLED_BY_MASKS[call.name], arguments=call.arguments[:2], settings=())
     if call.name not in ("aten::index", "aten::index_select") or len(call.arguments) != _TABLE_AND_NUMBERS:
         return None
     if call.arguments[1].dtype not in ("int64", "int32"):
@@ -210,6 +216,9 @@ def _taken_otherwise(call: StepCall) -> StepCall | None:
 
 
 _TABLE_AND_NUMBERS = 2
+_FILLED_BY_MASKS = {"aten::index_put": "aten::masked_fill"} | dict.fromkeys(
+    ("aten::index_put_", "aten::_index_put_impl_"), "aten::masked_fill_"
+)
 
 
 def _one_of_list(call: StepCall) -> StepCall | None:

@@ -82,6 +82,7 @@ _ACCUMULATES = {"index_put": -1, "_index_put_impl": -2}
 """Where among the options they are told whether to add up."""
 INTEGERS = ("int64", "int32")
 """What indices are of."""
+_MASKS, _WITH_VALUE = ("bool", "uint8"), 3
 _LARGEST_OF_BAGS = "2"
 """The mode of a bag that keeps its largest values: their gradients are scattered, nothing is sorted."""
 
@@ -99,6 +100,8 @@ def kernel_count(name: str, tensors: Sequence[tuple[str, tuple[int, ...]]] = (),
         if options[2:3] == [_LARGEST_OF_BAGS]:
             return 2
     if (place := _ACCUMULATES.get(operation)) is not None and list(options)[place:][:1] == ["False"]:
+        if is_filled_by_mask([(shape, dtype) for dtype, shape in tensors]):
+            return 1 if name.endswith("_") else _COUNTS["masked_fill"].kernels
         return _overwritten(tensors)
     if count.many is None or not tensors:
         return count.kernels
@@ -113,6 +116,15 @@ def _overwritten(tensors: Sequence[tuple[str, tuple[int, ...]]]) -> int:
     """Kernels of writing to places without adding up: nothing is sorted. Indices are made wide first, masks counted."""
     dtypes = [dtype for dtype, _ in tensors[1:]]
     return 1 + ("int32" in dtypes) + _COUNTS["nonzero"].kernels * ("bool" in dtypes)
+
+
+def is_filled_by_mask(tensors: Sequence[tuple[tuple[int, ...], str | None]]) -> bool:
+    """Whether what is written to places, by shapes and dtypes of the tensor, the places and the values, is one number
+    where one mask says: ATen fills it in (``canDispatchToMaskedFill`` in ``TensorAdvancedIndexing.cpp``).
+
+    A number on the device is written otherwise, but one that stands in a program's text is the host's.
+    """
+    return len(tensors) == _WITH_VALUE and tensors[1][1] in _MASKS and tensors[2][0] == ()
 
 
 def kernels_of_launch(launch: Launch) -> int:

@@ -291,6 +291,20 @@ def test_an_elementwise_call_that_nobody_measured_is_like_others_of_its_layout_a
     assert 1.5 * dense.duration_us < padded.duration_us < 0.7 * across.duration_us
 
 
+def test_one_number_that_is_put_where_a_mask_says_is_filled_in_and_places_are_not_looked_for(h200: TimeModel) -> None:
+    rows, mask, number = (
+        TensorArgument((4096, 1024), "float32"),
+        TensorArgument((4096, 1024), "bool"),
+        TensorArgument(()),
+    )
+    filled = replace(on_gpu("aten::masked_fill_", bytes_moved=20 << 20), arguments=(rows, mask))
+    put = replace(filled, name="aten::index_put_", arguments=(rows, mask, number))
+    each = replace(put, arguments=(rows, mask, TensorArgument((9000,), "float32")))
+    prices = price_calls(h200, [filled, put, each], ran_on_cpu=False)
+    as_filled, as_put, as_places = (said.duration_us for _, said in prices)
+    assert as_filled == as_put != as_places
+
+
 def test_unknown_bytes_are_said_and_not_taken_for_none(h200: TimeModel) -> None:
     ((_, priced),) = price_calls(h200, [on_gpu("mylib::operator", (64, 64))], ran_on_cpu=False)
     assert priced.roofline_us is None and "its bytes are unknown" in str(priced.note)

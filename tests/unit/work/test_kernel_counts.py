@@ -46,6 +46,13 @@ def test_what_overwrites_places_or_keeps_gradients_sparse_sorts_nothing() -> Non
     assert kernel_count("aten::_embedding_bag_backward", tensors[:2], ["1000", "False", "0", "True"]) == 1
 
 
+def test_one_number_is_filled_in_where_a_mask_says() -> None:
+    rows, mask = ("float32", (64, 8)), ("bool", (64, 8))
+    assert kernel_count("aten::index_put_", [rows, mask, ("float32", ())], ["False"]) == 1
+    assert kernel_count("aten::index_put", [rows, mask, ("float32", ())], ["False"]) == 2
+    assert kernel_count("aten::index_put_", [rows, mask, ("float32", (9,))], ["False"]) == 6
+
+
 def test_sorting_goes_by_the_length_of_a_row() -> None:
     assert kernel_count("aten::sort", [("float32", (100_000, 64))]) < kernel_count(
         "aten::sort", [("float32", (1, 6400))]
