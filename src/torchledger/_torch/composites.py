@@ -48,7 +48,8 @@ def taken_apart(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 def go_as_with_values(patches: Patches) -> None:
     """Until ``patches`` are undone composites that look whether tensors have values make what they make of such that
-    have, where the program calls them; what compiles is traced as ever."""
+    have, where the program calls them; what compiles is traced as ever. Those that have a kernel of their own on a
+    device are whole, as in a build of torch that has it."""
     library = torch.library.Library("aten", "IMPL")
 
     def as_with_values(operator: Any) -> Callable[..., Any]:
@@ -56,6 +57,9 @@ def go_as_with_values(patches: Patches) -> None:
 
     for operator in _WITH_VALUES:
         library.impl(operator, as_with_values(operator), "AutogradCUDA")
+    for operator in _WHOLE_ON_DEVICE:
+        if not _has_kernel(operator.name(), "CUDA"):
+            library.impl(operator, _never_called, "CUDA")
     patches.on_undo(library._destroy)
 
 
@@ -84,6 +88,18 @@ _FUSED = (
     *("fused_all_gather_matmul", "fused_all_gather_scaled_matmul"),
     *("fused_matmul_reduce_scatter", "fused_scaled_matmul_reduce_scatter"),
 )
+
+
+def _never_called(*args: Any, **kwargs: Any) -> Any:
+    raise AssertionError("a kernel of the device's was called without it")
+
+
+_WHOLE_ON_DEVICE = [
+    getattr(torch.ops.aten, name).default
+    for name in ("silu_backward", "mish_backward", "_fused_rms_norm")
+    if hasattr(torch.ops.aten, name)
+]
+"""Operators that a device has kernels for, and that are made of others where torch was built without."""
 
 
 def _one_hot(chosen: Any, num_classes: int = -1) -> Any:

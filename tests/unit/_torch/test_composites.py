@@ -47,3 +47,35 @@ def test_what_compiles_traces_one_hot_as_ever() -> None:
         traced = torch._dynamo.backends.common.aot_autograd(fw_compiler=keep)
         torch.compile(lambda given: one_hot(given, 7) * 2, backend=traced)(chosen)
     assert "aten.eq.Tensor" in names
+
+
+@pytest.mark.parametrize("activation", [torch.nn.functional.silu, torch.nn.functional.mish])
+def test_gradients_that_are_one_kernel_on_a_device_are_one_call(activation: Callable[..., torch.Tensor]) -> None:
+    with FakeDevice(HOPPER):
+        rows = torch.zeros(4, 3, device="cuda", requires_grad=True)
+        made = activation(rows)
+        heard = EagerCalls(lambda: None)
+        assert heard.start()
+        try:
+            made.backward(torch.ones_like(made))
+        finally:
+            assert heard.stop()
+        assert rows.grad is not None and rows.grad.shape == rows.shape
+        traced = torch.compile(lambda given: activation(given * 2), backend="aot_eager")(rows)
+        traced.sum().backward()
+    names = [each.call.name for each in heard.calls]
+    assert f"aten::{activation.__name__}_backward" in names and "aten::mul" not in names
+
+
+@pytest.mark.skipif(not hasattr(torch.ops.aten, "_fused_rms_norm"), reason="torch has no such kernel")
+def test_a_root_mean_square_norm_is_one_call_and_so_is_its_gradient() -> None:
+    with FakeDevice(HOPPER):
+        layer, rows = torch.nn.RMSNorm(8).cuda(), torch.zeros(4, 8, device="cuda", requires_grad=True)
+        heard = EagerCalls(lambda: None)
+        assert heard.start()
+        try:
+            layer(rows).sum().backward()
+        finally:
+            assert heard.stop()
+    names = {each.call.name for each in heard.calls}
+    assert {"aten::_fused_rms_norm", "aten::_fused_rms_norm_backward"} <= names and "aten::mul" not in names
