@@ -56,10 +56,10 @@ def go_as_with_values(patches: Patches) -> None:
         return lambda *args, **kwargs: taken_apart(operator, args, kwargs)
 
     for operator in _WITH_VALUES:
-        library.impl(operator, as_with_values(operator), "AutogradCUDA")
+        library.impl(operator, as_with_values(operator), "AutogradCUDA", allow_override=True)
     for operator in _WHOLE_ON_DEVICE:
         if not _has_kernel(operator.name(), "CUDA"):
-            library.impl(operator, _never_called, "CUDA")
+            library.impl(operator, _never_called, "CUDA", allow_override=True)
     patches.on_undo(library._destroy)
 
 
