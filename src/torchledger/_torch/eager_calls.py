@@ -27,7 +27,7 @@ from torchledger._torch.checkpoint_stops import watch_stops
 from torchledger._torch.composites import is_composite, is_fused_with_collective, taken_apart, unfused
 from torchledger._torch.fake_gradients import as_written, note_made
 from torchledger._torch.fake_limits import at_limit
-from torchledger._torch.fake_sparse import by_inner_calls
+from torchledger._torch.fake_sparse import by_inner_calls, put_in_order
 from torchledger._torch.fake_streams import Placed, StreamOrder, active_order
 from torchledger._torch.fake_subclasses import OfProgram
 from torchledger._torch.fake_tensors import FakeTensors, is_pinned_there
@@ -283,10 +283,11 @@ class EagerCalls(TorchDispatchMode):
             except Exception as error:  # taken for one that does work itself, which says what is wrong if anything is
                 let_through(error)
                 self.faults.append(f"{func}: {type(error).__name__}: {error}")
-            call, is_heard = None, False
+            call, is_heard, held = None, False, None
             try:
                 if self._tensors is not _PLAIN:
                     func, args = as_written(func, args, kwargs)
+                    held = put_in_order(func, args)
                 is_heard = self._hears(func)
                 # Before it is made: ``squeeze_`` leaves its tensor with another shape.
                 call = operator_call(func, args, kwargs) if is_heard else None
@@ -296,6 +297,7 @@ class EagerCalls(TorchDispatchMode):
                 log.debug("an eager operator was not recorded", exc_info=error)
                 self.faults.append(f"{func}: {type(error).__name__}: {error}")
             result = func(*args, **kwargs)
+            del held  # a product has its matrix in order until it is done
             if is_heard:
                 try:
                     self._hear(call, func, args, kwargs, result)

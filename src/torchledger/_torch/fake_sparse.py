@@ -14,18 +14,20 @@ _ATEN = torch.ops.aten
 
 
 def by_inner_calls(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What an operator on a sparse tensor makes, by operators that its kernel calls and that take most of its time;
-    ``NotImplemented`` for any other.
-
-    Transposing copies places and values; a product puts the places of its matrix in order first, if they are not, each
-    time anew (``s_addmm_out_sparse_dense_cuda`` in ``SparseCUDATensorMath.cu``).
-    """
+    """What an operator on a sparse tensor makes, by operators that its kernel calls: transposing copies places and
+    values. ``NotImplemented`` for any other."""
     if func in _TRANSPOSES and _is_sparse(args[0]):
         return _transposed(*args, **kwargs)
+    return NotImplemented
+
+
+def put_in_order(func: Any, args: Sequence[Any]) -> Any:
+    """What a product holds beside its arguments: its matrix once more, its places put in order if they are not, each
+    time anew (``s_addmm_out_sparse_dense_cuda`` in ``SparseCUDATensorMath.cu``); ``None`` for any other operator."""
     place = _MATRIX_OF.get(func)
     if place is None or not _is_sparse(args[place]) or _is_sparse(args[place + 1]) or args[place].is_coalesced():
-        return NotImplemented
-    return func(*args[:place], args[place].coalesce(), *args[place + 1 :], **kwargs)
+        return None
+    return args[place].coalesce()
 
 
 def is_sparse(args: Sequence[Any]) -> bool:

@@ -12,6 +12,7 @@ from torch import nn
 from torchledger._torch.eager_calls import EagerCalls
 from torchledger._torch.fake_device import FakeDevice
 from torchledger._torch.fake_operators import NoShapeError
+from torchledger._torch.fake_sparse import put_in_order
 from torchledger.nouns import Device
 
 HOPPER = Device(name="a Hopper", kind="cuda", compute_capability=(9, 0), num_multiprocessors=78)
@@ -128,7 +129,9 @@ def test_sums_keep_the_elements_of_the_dimensions_that_stay(fake: FakeDevice) ->
     assert torch.sparse.sum(matrix, 1).shape == (3,) and torch.sparse.sum(matrix, 1)._nnz() == 5
 
 
-def test_a_product_with_places_out_of_order_puts_them_in_order_and_transposing_copies(fake: FakeDevice) -> None:
+def test_a_product_with_places_out_of_order_is_one_call_that_holds_them_in_order_and_transposing_copies(
+    fake: FakeDevice,
+) -> None:
     places, values = torch.zeros(2, 9, dtype=torch.long, device="cuda"), torch.ones(9, device="cuda")
     unordered = torch.sparse_coo_tensor(places, values, (4, 5))
     rows = torch.zeros(5, 3, device="cuda")
@@ -144,9 +147,11 @@ def test_a_product_with_places_out_of_order_puts_them_in_order_and_transposing_c
         return [each.call.name.removeprefix("aten::") for each in heard.calls]
 
     for product in (lambda: torch.sparse.mm(unordered, rows), lambda: unordered @ rows):
-        assert names(product).count("_coalesce") == 1
-    ordered = unordered.coalesce()
-    assert "_coalesce" not in names(lambda: torch.sparse.mm(ordered, rows))
+        assert "_coalesce" not in names(product)
+    multiply = torch.ops.aten.mm.default
+    held, ordered = put_in_order(multiply, (unordered, rows)), unordered.coalesce()
+    assert held.is_coalesced() and held.shape == unordered.shape
+    assert put_in_order(multiply, (ordered, rows)) is None and put_in_order(multiply, (rows, rows)) is None
     turned = names(ordered.t)
     assert turned.count("clone") == 1 and turned.count("copy_") == 3 and "t" not in turned
 
