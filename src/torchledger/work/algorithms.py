@@ -211,9 +211,12 @@ def _of_sparse(call: _Call) -> Parts:
     dense = next((each.shape for each in reversed(call.tensors) if each.held_bytes is None and each.shape), ())
     columns = dense[-1] if is_product and len(dense) > 1 else 0
     written = held.shape[0] * columns * width
-    return Parts("sparse", (1, held_bytes / 1e6, values / 1e6, values * columns / 1e6, written / 1e6))
+    ordered = values / 1e6 if is_product or call.name in _BY_ORDER else 0.0
+    return Parts("sparse", (1, held_bytes / 1e6, ordered, values * columns / 1e6, written / 1e6))
 
 
+_BY_ORDER = frozenset({"_coalesce", "sparse_mask"})
+"""What puts places in order, or looks them up in such an order; others take as long as the bytes that are held."""
 _SPARSE_PRODUCTS, _PLACE_BYTES = frozenset({"mm", "_sparse_addmm", "addmm", "spmm", "_sparse_mm"}), 8
 
 
@@ -402,7 +405,9 @@ def _rows_taken(call: _Call) -> Parts | None:
     """A block takes a row that can be loaded piece by piece of sixteen bytes; values one by one are as ``index`` takes
     them."""
     places = call.tensors[1].stride
-    if call.number("dim", 0) != 0 or (call.name == "gather" and (places is None or places[1:] != (0,))):
+    if call.name == "gather" and (call.number("dim", 0) != 0 or places is None or places[1:] != (0,)):
+        return _by_element(call)
+    if call.number("dim", 0) != 0:
         return None
     (_, *others), (rows, *_) = call.shapes[:2]
     width = math.prod(others)
@@ -415,8 +420,42 @@ def _rows_taken(call: _Call) -> Parts | None:
     if call.name == "index_select" and not (is_whole and (places is None or places == (1,))):
         return Parts("by element", (1, 0.0, rows * width / 1e6, rows * width * size / 1e6))
     if not is_whole:
-        return None
+        return _by_element(call)
     return Parts(f"by row, {call.precision}", (1, rows / 1e3, rows * width / 1e6, rows * width * size / 1e6))
+
+
+def _grouped(call: _Call) -> Parts | None:
+    """Of norms of groups each group has a block, or a warp if it is small (``group_norm_kernel.cu``): blocks that do
+    not fit at once follow one another, and those of the last ones are waited for. All numbers are then gone through
+    once more."""
+    shape, groups = call.shapes[0], call.number("group")
+    if call.is_backward or not is_contiguous(call.tensors[0]):
+        return None
+    rows = shape[0] * groups
+    size = math.prod(shape) // rows
+    threads = _GROUP_THREADS if size >= _GROUP_THREADS else _WARP
+    at_once = _TILES_AT_ONCE * min(_MOST_BLOCKS, _THREADS_HELD // threads)
+    waves = math.ceil(rows / at_once)
+    steps = math.ceil(size / threads)
+    way = "small groups" if threads == _WARP else "groups"
+    return Parts(way, (1, waves, waves * steps / 1e1, call.megabytes))
+
+
+_GROUP_THREADS, _THREADS_HELD, _MOST_BLOCKS = 512, 2048, 32
+"""Of a block, and threads and blocks that a multiprocessor holds at once."""
+
+
+def _by_norm(call: _Call) -> Parts:
+    """Weights by their norms over all dimensions but the first, each by a block, or but the last, where one block goes
+    through all rows of sixteen of them, 64 at a time (``WeightNorm.cu``)."""
+    shape, along = call.shapes[0], call.number("dim")
+    if along == 0:
+        waves = math.ceil(shape[0] / (_TILES_AT_ONCE * _THREADS_HELD // _GROUP_THREADS))
+        steps = math.ceil(math.prod(shape[1:]) / _GROUP_THREADS)
+        return Parts("first", (1, call.megabytes, waves * (1 + steps)))
+    rows = math.prod(shape) // shape[-1]
+    waves = math.ceil(math.ceil(shape[-1] / 16) / _TILES_AT_ONCE)
+    return Parts("last", (1, call.megabytes, waves * math.ceil(rows / 64)))
 
 
 def _normalized(call: _Call) -> Parts | None:
@@ -436,6 +475,17 @@ def _is_last(call: _Call) -> bool:
 
 _LONG_ROW = 4096
 """Elements of a row from which on one block has to go through it in turns."""
+
+
+def _by_element(call: _Call) -> Parts:
+    """Values gathered or scattered one by one: a block's threads take eight places each, one after the other
+    (``ScatterGatherKernel.cu``), so that few places are done after one turn."""
+    places = math.prod(call.shapes[1])
+    return Parts("by element", (1, min(_IN_TURN, math.ceil(places / _INDEX_BLOCK)), places / 1e6, call.megabytes))
+
+
+_IN_TURN = 8
+"""Places of a thread."""
 
 
 def _joined(call: _Call) -> Parts | None:
@@ -636,8 +686,11 @@ _FAMILIES: dict[str, Callable[[_Call], Parts | None]] = {
     **dict.fromkeys(("index_put", "_index_put_impl"), _rows_put),
     "index": _indexed,
     "cat": _joined,
+    "native_group_norm": _grouped,
+    "_weight_norm_interface": _by_norm,
     **dict.fromkeys(("_softmax", "_log_softmax"), _normalized),
     **dict.fromkeys(("index_select", "gather"), _rows_taken),
+    "scatter": _by_element,
     "_transformer_encoder_layer_fwd": _encoder,
     **dict.fromkeys(("_flash_attention_forward", "_flash_attention"), _ragged),
     **dict.fromkeys(("_cdist_forward", "_cdist"), _distances),

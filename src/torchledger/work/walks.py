@@ -35,9 +35,10 @@ _SOFTMAX_READS = 8
 _REDUCTIONS = frozenset(
     (
         *("sum", "nansum", "mean", "prod", "amax", "amin", "aminmax", "max", "min", "argmax", "argmin", "any", "all"),
-        *("std", "var", "std_mean", "var_mean", "logsumexp", "norm", "linalg_vector_norm", "count_nonzero"),
+        *("logsumexp", "norm", "linalg_vector_norm", "count_nonzero"),
     )
 )
+_VARIANCES = frozenset(("std", "var", "std_mean", "var_mean"))
 _SCANS = frozenset(("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "_cummax_helper", "_cummin_helper"))
 _SCANS |= {"_logcumsumexp"}
 _SELECTIONS = frozenset(("topk", "kthvalue", "median", "nanmedian", "mode"))
@@ -48,7 +49,16 @@ _AT_PLACES = frozenset(
 _MOVES = frozenset(
     ("cat", "stack", "flip", "roll", "slice_backward", "select_backward", "value_selecting_reduction_backward")
 )
-_FAMILIES = {"scan": _SCANS, "selection": _SELECTIONS, "sort": _SORTS, "place": _AT_PLACES, "move": _MOVES}
+_FAMILIES = {
+    "scan": _SCANS,
+    "selection": _SELECTIONS,
+    "sort": _SORTS,
+    "place": _AT_PLACES,
+    "move": _MOVES,
+    "variance": _VARIANCES,
+}
+_REDUCED = ("reduction", "variance")
+"""Families whose threads go the same way; what a step takes differs."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +81,8 @@ class Walk:
 
 
 def family_of_walk(name: str) -> str | None:
-    """What an operator that works along dimensions is like: a reduction, softmax, its gradient, a scan, a selection, a
-    sort, a norm of groups, or one that moves elements, all or those at places; ``None`` for any other.
+    """What an operator that works along dimensions is like: a reduction, a variance, softmax, its gradient, a scan, a
+    selection, a sort, a norm of groups, or one that moves elements, all or those at places; ``None`` for any other.
 
     >>> family_of_walk("aten::_log_softmax"), family_of_walk("aten::amax"), family_of_walk("aten::mm")
     ('softmax', 'reduction', None)
@@ -108,13 +118,13 @@ def walk_of(name: str, arguments: Sequence[TensorArgument], settings: Settings |
         return Walk(groups, math.prod(first.shape) // groups, 1) if groups else None
     dims = setting(settings, "dim") or setting(settings, "dims")
     if dims is None:
-        if family != "reduction":
+        if family not in _REDUCED:
             return None
         dims = tuple(range(len(first.shape)))
     if max(dims) >= len(first.shape):
         return None
     order = list(range(len(first.shape)))
-    if family == "reduction" and first.stride is not None and len(first.stride) == len(order):
+    if family in _REDUCED and first.stride is not None and len(first.stride) == len(order):
         order.sort(key=lambda dim: (-(first.stride or ())[dim], dim))
     places = [place for place, dim in enumerate(order) if dim in dims and first.shape[dim] > 1]
     size = math.prod(first.shape[dim] for dim in set(dims))
@@ -135,7 +145,7 @@ def steps_of(name: str, walk: Walk) -> int:
         return _softmax_steps(walk)
     if family == "scan":
         return _scan_steps(walk)
-    if family == "reduction":
+    if family in _REDUCED:
         return _reduction_steps(walk)
     if family == "group norm":
         return -(-walk.size // _GROUP_BLOCK) * _waves(walk.outer, _GROUP_BLOCK)

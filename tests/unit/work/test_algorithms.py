@@ -84,7 +84,8 @@ def test_rows_are_taken_as_wholes_if_they_are_made_of_sixteen_bytes() -> None:
     assert parts is not None and parts.way == "by row, float32" and parts.amounts[1] == pytest.approx(5.0)
     places = TensorArgument((5000, 4), "int64", (1, 0))
     assert parts_of("aten::gather", [_tensor(100, 4), places], dim) == parts
-    assert parts_of("aten::gather", [_tensor(100, 4), _tensor(5000, 4, dtype="int64")], dim) is None
+    one_by_one = parts_of("aten::gather", [_tensor(100, 4), _tensor(5000, 4, dtype="int64")], dim)
+    assert one_by_one is not None and one_by_one.way == "by element" and one_by_one.amounts[1] == 8
     for rows, places in (
         (_tensor(100, 6), _tensor(5000, dtype="int64")),
         (_tensor(100, 8), TensorArgument((5000,), "int64", (10,))),
@@ -275,6 +276,8 @@ def test_a_sparse_tensor_costs_by_what_it_holds_whatever_its_shape(rows: int, va
     )
     assert one is not None and one == other and one.way == "sparse"
     assert one.amounts[2] == pytest.approx(values / 1e6)
+    added = parts_of("aten::add_", [_tensor(8), _sparse(rows, 32, values, is_matrix=False)], ())
+    assert added is not None and added.amounts == (1, pytest.approx(values * 136 / 1e6), 0, 0, 0)
 
 
 def test_each_value_of_a_sparse_matrix_is_multiplied_by_a_row_of_the_other() -> None:
