@@ -17,7 +17,7 @@ from scipy.optimize import nnls
 
 from torchledger.fitting.call_costs import tensors_of
 from torchledger.fitting.learning import COVERAGE
-from torchledger.work.algorithms import Parts, parts_of
+from torchledger.work.algorithms import Parts, costs_of, parts_of
 from torchledger.work.settings import settings_from
 
 Array = NDArray[np.float64]
@@ -57,7 +57,7 @@ def algorithm_cost(name: str, parts: Parts, extras: Mapping[str, float]) -> Algo
     AlgorithmCost(us=(2.0, 0.0), spread=0.3)
     """
     for way in (parts.way, _ANY_WAY):
-        key = f"{name}, {way}"
+        key = f"{costs_of(name)}, {way}"
         spread = extras.get(f"{key} parts spread")
         if spread is not None:
             us = (extras.get(f"{key} part {place} us", 0.0) for place in range(len(parts.amounts)))
@@ -81,7 +81,7 @@ def fit_algorithms(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         parts = parts_of_row(row) if row["us"] > 0 else None
         if parts is not None:
             for way in {parts.way, _ANY_WAY}:
-                by_key.setdefault(f"{row['name']}, {way}", []).append((parts.amounts, row["us"]))
+                by_key.setdefault(f"{costs_of(row['name'])}, {way}", []).append((parts.amounts, row["us"]))
     found: dict[str, float] = {}
     for key, own in sorted(by_key.items()):
         amounts, us = np.array([each for each, _ in own]), np.array([each for _, each in own])

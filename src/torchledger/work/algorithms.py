@@ -45,6 +45,13 @@ class _Call:
     flops: float
     megabytes: float
     is_backward: bool
+    is_in_place: bool = False
+
+    @property
+    def copied(self) -> float:
+        """Megabytes of the copy in which a call writes that leaves its first tensor as it is."""
+        size = element_size(self.tensors[0].dtype) or 4
+        return 0.0 if self.is_in_place else 2 * math.prod(self.shapes[0]) * size / 1e6
 
     @property
     def precision(self) -> str:
@@ -61,6 +68,19 @@ class _Call:
         """The one number under a name; a ``LookupError`` if there is none and no default."""
         values = self.settings.get(name, () if default is None else (default,))
         return values[0]
+
+
+def costs_of(name: str) -> str:
+    """The operator whose costs a call has: one that writes in place those of the one that copies first, which has the
+    copy as a part of its own.
+
+    >>> costs_of("aten::index_add_"), costs_of("aten::index_put_")
+    ('aten::index_add', 'aten::index_put_')
+    """
+    return name.removesuffix("_") if operator_name(name)[1] in _COPIES_FIRST else name
+
+
+_COPIES_FIRST = frozenset({"index_add", "scatter_add", "scatter_reduce", "scatter"})
 
 
 def parts_of(
@@ -92,6 +112,7 @@ def parts_of(
         flops or 0.0,
         (bytes_moved or 0) / 1e6,
         bare.endswith("_backward") or "_backward_" in bare,
+        name.endswith("_"),
     )
     try:
         return found(call)
@@ -352,7 +373,7 @@ def _rows_added(call: _Call) -> Parts | None:
     width = math.prod(others)
     shared, moved = rows / max(places, 1), rows * width
     amounts = (rows / 1e3, moved / 1e6, moved * min(shared, _MOST_SHARED) / 1e9, shared * width / 1e3)
-    return Parts(call.precision, (1, call.megabytes, *amounts))
+    return Parts(call.precision, (1, max(0.0, call.megabytes - call.copied), *amounts, call.copied))
 
 
 _WITH_PLACES, _MOST_SHARED = 3, 1e4
@@ -481,7 +502,10 @@ def _by_element(call: _Call) -> Parts:
     """Values gathered or scattered one by one: a block's threads take eight places each, one after the other
     (``ScatterGatherKernel.cu``), so that few places are done after one turn."""
     places = math.prod(call.shapes[1])
-    return Parts("by element", (1, min(_IN_TURN, math.ceil(places / _INDEX_BLOCK)), places / 1e6, call.megabytes))
+    work = (1, min(_IN_TURN, math.ceil(places / _INDEX_BLOCK)), places / 1e6)
+    if call.name == "gather":
+        return Parts("by element", (*work, call.megabytes))
+    return Parts("by element", (*work, max(0.0, call.megabytes - call.copied), call.copied))
 
 
 _IN_TURN = 8

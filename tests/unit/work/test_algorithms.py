@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchledger.nouns import TensorArgument
-from torchledger.work.algorithms import Parts, parts_of
+from torchledger.work.algorithms import Parts, costs_of, parts_of
 from torchledger.work.settings import Settings
 
 
@@ -73,7 +73,7 @@ def _added(name: str, places: int, rows: int, width: int, dim: int = 0) -> Parts
 def test_rows_that_are_added_up_wait_for_one_another_where_many_have_few_places() -> None:
     few, many = (_added("aten::index_add_", places, 1000, 64) for places in (10, 1000))
     assert few is not None and many is not None
-    assert few.amounts[:4] == many.amounts[:4] and all(map(float.__gt__, few.amounts[4:], many.amounts[4:]))
+    assert few.amounts[:4] == many.amounts[:4] and all(map(float.__gt__, few.amounts[4:6], many.amounts[4:6]))
     assert _added("aten::scatter_add_", 10, 1000, 64) == few
     assert _added("aten::index_add_", 10, 1000, 64, dim=1) is None
 
@@ -287,6 +287,43 @@ def test_each_value_of_a_sparse_matrix_is_multiplied_by_a_row_of_the_other() -> 
     assert parts is not None and added is not None and parts.amounts == added.amounts
     assert parts.amounts[3] == pytest.approx(5000 * 64 / 1e6)
     assert parts_of("aten::mm", [_tensor(8, 8), _tensor(8, 8)], ()) is None
+
+
+@pytest.mark.parametrize("name", ["index_add", "scatter_add", "scatter"])
+def test_what_leaves_its_tensor_as_it_is_copies_it_first(name: str) -> None:
+    given = [_tensor(1000, 64), _tensor(50, 64, dtype="int64"), _tensor(50, 64)]
+    inside, anew = (
+        parts_of(f"aten::{name}{ending}", given, (("dim", (0,)),), bytes_moved=nbytes)
+        for ending, nbytes in (("_", 10**6), ("", 10**6 + 2 * 1000 * 64 * 4))
+    )
+    assert inside is not None and anew is not None and inside.amounts[-1] == 0
+    assert anew.amounts[:-1] == pytest.approx(inside.amounts[:-1]) and anew.amounts[-1] == 0.512
+    assert costs_of(f"aten::{name}_") == costs_of(f"aten::{name}")
+
+
+@given(places=st.integers(1, 5000))
+def test_few_places_are_done_after_as_many_turns_as_a_block_needs_for_them(places: int) -> None:
+    given_places = _tensor(places, dtype="int64")
+    parts = parts_of("aten::scatter_", [_tensor(10_000), given_places, _tensor(places)], (("dim", (0,)),))
+    assert parts is not None and parts.amounts[1] == min(8, math.ceil(places / 128))
+
+
+@given(pictures=st.integers(1, 600), channels=st.sampled_from([1, 4, 64]), pixels=st.integers(1, 700))
+def test_groups_that_do_not_fit_at_once_follow_one_another(pictures: int, channels: int, pixels: int) -> None:
+    settings: Settings = (("group", (channels,)),)
+    less, more = (
+        parts_of("aten::native_group_norm", [_tensor(count, channels, pixels)], settings, bytes_moved=10**6)
+        for count in (pictures, 2 * pictures)
+    )
+    assert less is not None and more is not None and less.way == ("groups" if pixels >= 512 else "small groups")
+    assert all(one <= other for one, other in zip(less.amounts, more.amounts, strict=True))
+    assert parts_of("aten::native_group_norm_backward", [_tensor(2, 4, 9)] * 2, settings) is None
+
+
+def test_weights_by_norms_over_their_last_dimension_wait_for_rows_in_turn() -> None:
+    first, last = (parts_of("aten::_weight_norm_interface", [_tensor(280, 93, 16)], (("dim", (at,)),)) for at in (0, 2))
+    assert first is not None and last is not None and (first.way, last.way) == ("first", "last")
+    assert last.amounts[2] == math.ceil(280 * 93 / 64) and first.amounts[2] == 1 + math.ceil(93 * 16 / 512)
 
 
 def test_a_loss_of_alignments_goes_frame_by_frame_forth_and_back() -> None:
