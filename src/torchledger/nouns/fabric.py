@@ -49,14 +49,17 @@ class NodeLinks:
 
     ``gb_per_s`` is the bus bandwidth (1e9 bytes per second, nccl-tests' convention) of a group that fills two nodes; an
     all-reduce over two, whose sums cross once, has up to twice as much. Over more nodes it falls as
-    ``(nodes / 2) ** -decay``. ``latency_us_per_rank`` times the group's ranks is what a small message takes, and by
-    itself one from rank to rank. ``spread`` is half the interval's width in logarithms.
+    ``(nodes / 2) ** -decay``. ``latency_us_per_rank`` times the group's ranks is what large messages take beside that.
+    ``hop_us`` is what a small one takes from node to node (by default over InfiniBand); how many hops it makes, its
+    operation says. ``spread`` is half the interval's width in logarithms, ``small_spread`` that of small messages.
     """
 
     gb_per_s: float
     decay: float = 0.0
     latency_us_per_rank: float = 8.0
     spread: float = 0.3
+    hop_us: float = 8.9
+    small_spread: float = 0.52
 
 
 @dataclass(frozen=True)

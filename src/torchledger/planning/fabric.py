@@ -29,6 +29,23 @@ _OVERLAP = 4.0
 """The norm by which a message's latency and bandwidth add: chunks of a large message hide the latency. An all_reduce
 over 1,024 GPUs takes 19.4 ms for 1 GiB, 25.4 for 4 and 47.1 for 8 (``nccl_h100_multinode.csv``)."""
 
+_LAUNCH_US = 6.8
+"""What a small message takes beside its hops, and one hop of a tree within a node: NCCL's own constants of its protocol
+for small messages (``baseLatencies`` and ``hwLatencies`` of ``src/graph/tuning.cc``, NVIDIA/nccl @ 5067397)."""
+_TREE_INSIDE_US = 0.6
+
+_CHAIN_INSIDE = 0.2
+"""What a step of a ring within a node takes, of a hop between nodes: rings over nodes have each step posted by a host.
+At this share 16 public records over two to 16 nodes lie nearest (``data/public/small_collectives.csv``)."""
+
+_TREES_STEP, _TREES_RANK = 0.8, 0.56
+"""The same of NCCL's trees for gathering (PAT) over nodes with one rank each: for each time that these double, and for
+each of them (``tuning.cc``: 4 us and 2.8, where a hop takes 5)."""
+
+_SMALL_GB_PER_S = 25.0
+"""At this rate, and no more than half of its links', a small message grows: 47 us for 1 MiB on two and on four nodes of
+H100s, 44 to 58 on two of A100s and B200s (the same records)."""
+
 _LOG_COLUMNS = re.compile(r"^#\s+size\s+count\b")
 _LOG_RANK = re.compile(r"^#\s+Rank\s+(\d+)\s.*\bon\s+(\S+)\s+device\b")
 _LOG_NAME = re.compile(
@@ -58,8 +75,9 @@ def price_collective(fabric: Fabric, operation: str, message_bytes: float, place
 
     Within a node the curve of as many ranks counts, or what lies between the curves of fewer and of more. Over nodes a
     curve of that placement, else the links between nodes: latency, and the message at their bandwidth, of which a group
-    has the share of its ranks among a node's (the other groups of a mesh use the rest). A gather or a scatter is the
-    messages between one rank and all others. Raises ``PredictError`` for an operation that is unknown, and where the
+    has the share of its ranks among a node's (the other groups of a mesh use the rest). Small messages go another way,
+    which ``small_latency_us`` describes, where that takes less. A gather or a scatter is the messages between one rank
+    and all others. Raises ``PredictError`` for an operation that is unknown, and where the
     fabric holds nothing of nodes.
     """
     kind = collective_kind(operation) or operation
@@ -68,7 +86,10 @@ def price_collective(fabric: Fabric, operation: str, message_bytes: float, place
     own = _curves(fabric, kind, placement.nodes)
     exact = next((curve for curve in own if curve.placement == placement), None)
     if exact is not None:
-        return _priced(_on_curve(exact, message_bytes), exact.spread, None)
+        own_price = _priced(_on_curve(exact, message_bytes), exact.spread, None)
+        if placement.nodes > 1 and message_bytes < exact.message_bytes[0]:
+            return _or_small(own_price, fabric, kind, message_bytes, placement)
+        return own_price
     if kind in ("gather", "scatter"):
         return _with_one_rank(fabric, kind, message_bytes, placement)
     if placement.nodes > 1:
@@ -76,6 +97,40 @@ def price_collective(fabric: Fabric, operation: str, message_bytes: float, place
     if not own:
         return _from_another(fabric, kind, message_bytes, placement)
     return _between(own, kind, message_bytes, placement)
+
+
+def small_latency_us(kind: str, placement: Placement, hop_us: float) -> float:
+    """What a message over nodes takes that is too small for bandwidth to count.
+
+    An all-reduce goes up and down a tree: through a node's ranks, and through as many nodes as the logarithm says. A
+    message from rank to rank makes one hop. All else goes from rank to rank, one after another, but for what is
+    gathered or scattered over many nodes with one rank each.
+
+    >>> [round(small_latency_us("all_reduce", Placement(8 * nodes, nodes), 8.0)) for nodes in (2, 4, 64)]
+    [31, 47, 111]
+    >>> [round(small_latency_us("all_gather", Placement(8 * nodes, nodes), 8.0)) for nodes in (2, 4, 64)]
+    [37, 76, 1228]
+    """
+    if kind == "p2p":
+        return _LAUNCH_US + hop_us
+    if kind == "all_reduce":
+        hops_us = (placement.ranks_of_node - 1) * _TREE_INSIDE_US + math.log2(placement.nodes) * hop_us
+        return _LAUNCH_US + 2 * hops_us
+    hops = (placement.ranks - placement.nodes) * _CHAIN_INSIDE + placement.nodes - 1
+    if placement.ranks == placement.nodes and kind in ("all_gather", "reduce_scatter"):
+        hops = min(hops, math.log2(placement.nodes) * _TREES_STEP + placement.nodes * _TREES_RANK)
+    return _LAUNCH_US + hops * hop_us
+
+
+def hop_of(kind: str, placement: Placement, duration_us: float) -> float:
+    """Microseconds of a hop between nodes, of what a small message over them takes.
+
+    >>> hop_of("all_reduce", Placement(16, 2), 31.2)
+    8.0
+    """
+    fixed_us = small_latency_us(kind, placement, 0.0)
+    hops = small_latency_us(kind, placement, 1.0) - fixed_us
+    return round(max(duration_us - fixed_us, 0.0) / hops, 2)
 
 
 def placement_of(ranks: Iterable[int], ranks_per_node: int) -> Placement:
@@ -288,16 +343,53 @@ def _across(fabric: Fabric, kind: str, message_bytes: float, placement: Placemen
             f"fabric {fabric.name} holds no links between nodes, and {placement.ranks} ranks are on "
             f"{placement.nodes}; try --fabric {fabric.name}+800gb (Gbit/s of a node), or nccl-tests' output of two."
         )
-    share = min(1.0, placement.ranks_of_node / fabric.ranks_per_node)
-    gb_per_s = links.gb_per_s * share * (placement.nodes / 2) ** -links.decay
+    large_us = large_message_us(fabric, links, kind, message_bytes, placement)
+    large = _priced(math.log(large_us), links.spread, f"over {placement.nodes} nodes")
+    return _or_small(large, fabric, kind, message_bytes, placement)
+
+
+def large_message_us(fabric: Fabric, links: NodeLinks, kind: str, message_bytes: float, placement: Placement) -> float:
+    """What a message over nodes takes by bandwidth, and by the latency of each rank beside it."""
+    gb_per_s = _gb_per_s(fabric, links, placement)
     moving_us = message_bytes * link_factor(kind, placement) / gb_per_s / 1e3
-    latency_us = links.latency_us_per_rank * (1 if kind == "p2p" else placement.ranks)
+    latency_us = links.latency_us_per_rank * placement.ranks
+    if kind == "p2p":
+        latency_us = small_latency_us(kind, placement, links.hop_us)
+    # Where the node is the slower one, it decides: its ranks pass the whole message among themselves.
+    moving_us = max(moving_us, _inside_us(fabric, kind, message_bytes, placement))
+    return float((moving_us**_OVERLAP + latency_us**_OVERLAP) ** (1 / _OVERLAP))
+
+
+def _gb_per_s(fabric: Fabric, links: NodeLinks, placement: Placement) -> float:
+    """A group's share of its nodes' links."""
+    share = min(1.0, placement.ranks_of_node / fabric.ranks_per_node)
+    return float(links.gb_per_s * share * (placement.nodes / 2) ** -links.decay)
+
+
+def _inside_us(fabric: Fabric, kind: str, message_bytes: float, placement: Placement) -> float:
+    """The time of a message among a node's ranks of a group; 0 where there is one of them, or no curve."""
     inside = round(placement.ranks_of_node)
-    if inside > 1 and (curves := _curves(fabric, kind, 1)):
-        # Where the node is the slower one, it decides: its ranks pass the whole message among themselves.
-        moving_us = max(moving_us, _between(curves, kind, message_bytes, Placement(inside)).duration_us)
-    log_us = math.log(moving_us**_OVERLAP + latency_us**_OVERLAP) / _OVERLAP
-    return _priced(log_us, links.spread, f"over {placement.nodes} nodes")
+    curves = _curves(fabric, kind, 1) if inside > 1 else []
+    return _between(curves, kind, message_bytes, Placement(inside)).duration_us if curves else 0.0
+
+
+def _or_small(
+    price: CollectivePrice, fabric: Fabric, kind: str, message_bytes: float, placement: Placement
+) -> CollectivePrice:
+    """What a message over nodes takes as a small one, where that is less; no less than the smallest one."""
+    links = fabric.links.get(kind, fabric.links.get(_ANY))
+    if links is None or kind == "p2p":
+        return price
+    gb_per_s = min(_SMALL_GB_PER_S, 0.5 * _gb_per_s(fabric, links, placement))
+    latency_us = small_latency_us(kind, placement, links.hop_us)
+    small_us = max(latency_us + message_bytes / gb_per_s / 1e3, _inside_us(fabric, kind, message_bytes, placement))
+    if latency_us <= price.duration_us <= small_us:
+        return price
+    return _priced(
+        math.log(max(latency_us, min(small_us, price.duration_us))),
+        links.small_spread,
+        f"over {placement.nodes} nodes",
+    )
 
 
 _INFINIBAND_SHARE = 0.92
@@ -410,7 +502,8 @@ def _links_of(curves: Sequence[CollectiveCurve]) -> dict[str, NodeLinks]:
         size, time_us = curve.message_bytes[-1], curve.duration_us[-1]
         gb_per_s = size * link_factor(curve.operation, curve.placement) / time_us / 1e3
         latency_us = curve.duration_us[0] / curve.placement.ranks
-        found = NodeLinks(gb_per_s=gb_per_s, latency_us_per_rank=latency_us, spread=0.3)
+        hop_us = hop_of(curve.operation, curve.placement, curve.duration_us[0])
+        found = NodeLinks(gb_per_s=gb_per_s, latency_us_per_rank=latency_us, spread=0.3, hop_us=hop_us)
         links[curve.operation] = found
         if curve.operation == "all_reduce" or _ANY not in links:
             links[_ANY] = found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.benchmark_scripts import load_benchmark
 
 from torchledger.errors import PredictError
 from torchledger.nouns import CollectiveCurve, Fabric, NodeLinks, Placement
@@ -12,6 +13,7 @@ from torchledger.planning.fabric import (
     duration_on,
     find_fabric,
     fit_curve,
+    large_message_us,
     placement_of,
     price_collective,
     read_nccl_tests,
@@ -106,8 +108,97 @@ def test_links_of_an_all_reduce_over_two_nodes_are_those_that_it_was_measured_on
 
 
 def test_a_small_message_from_rank_to_rank_makes_one_hop() -> None:
-    fabric = Fabric("f", 8, (), {"*": NodeLinks(gb_per_s=80.0, latency_us_per_rank=20.0)})
-    assert price_collective(fabric, "p2p", 8, Placement(2, 2)).duration_us == pytest.approx(20.0, rel=0.01)
+    near, far = (Fabric("f", 8, (), {"*": NodeLinks(gb_per_s=80.0, hop_us=hop_us)}) for hop_us in (20.0, 50.0))
+    near_us, far_us = (price_collective(each, "p2p", 8, Placement(2, 2)).duration_us for each in (near, far))
+    assert far_us - near_us == pytest.approx(30.0, rel=0.01)
+
+
+def test_a_small_all_reduce_takes_as_much_longer_each_time_that_its_nodes_double() -> None:
+    fabric = find_fabric("h100-ib")
+    times = [price_collective(fabric, "all_reduce", 8, Placement(8 * n, n)).duration_us for n in (2, 4, 8, 128)]
+    assert times[2] - times[1] == pytest.approx(times[1] - times[0], rel=1e-3)
+    assert times[3] < 6 * times[0]
+
+
+def test_what_is_gathered_goes_from_rank_to_rank() -> None:
+    fabric = find_fabric("h100-ib")
+    times = [price_collective(fabric, "all_gather", 8, Placement(8 * n, n)).duration_us for n in (2, 4, 128)]
+    assert times[2] > 30 * (times[1] - times[0])
+
+
+_OVER_NODES = sorted(name for name, fabric in shipped_fabrics().items() if fabric.links)
+_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce")
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+@pytest.mark.parametrize("name", _OVER_NODES)
+def test_more_nodes_and_more_bytes_of_a_small_message_never_take_less(name: str, kind: str) -> None:
+    links = shipped_fabrics()[name].links
+    fabric = Fabric(name, 8, (), links)  # a curve of one number of nodes stands for itself alone
+    for per_node in (1, 2, 8):
+        sizes = [2**power for power in range(3, 24)]
+        placements = [Placement(per_node * nodes, nodes) for nodes in (2, 3, 4, 7, 8, 16, 33, 128)]
+        table = [[price_collective(fabric, kind, size, each).duration_us for size in sizes] for each in placements]
+        assert all(row == sorted(row) for row in table)
+        assert all(list(column) == sorted(column) for column in zip(*table, strict=True))
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_a_small_message_takes_no_less_where_more_ranks_of_a_node_take_part(kind: str) -> None:
+    fabric = Fabric("f", 8, (), {"*": NodeLinks(gb_per_s=350.0)})
+    times = [price_collective(fabric, kind, 1024, Placement(16 * n, 16)).duration_us for n in (1, 2, 4, 8)]
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize("kind", [*_KINDS, "p2p"])
+def test_a_slower_fabric_never_takes_less(kind: str) -> None:
+    links = (
+        NodeLinks(350.0, hop_us=9.0), NodeLinks(350.0, hop_us=20.0), NodeLinks(90.0, hop_us=20.0),
+        NodeLinks(20.0, hop_us=20.0), NodeLinks(20.0, hop_us=60.0),
+    )  # fmt: skip
+    for size in (8, 4096, MIB, 256 * MIB):
+        times = [
+            price_collective(Fabric("f", 8, (), {"*": each}), kind, size, Placement(64, 8)).duration_us
+            for each in links
+        ]
+        assert times == sorted(times)
+
+
+def test_nine_in_ten_public_records_over_infiniband_lie_within_the_interval() -> None:
+    measured = load_benchmark("fit_fabrics")
+    fabric = Fabric("f", 8, (), find_fabric("h100-ib").links)
+    found = []
+    for each in measured.small_messages():
+        if each.links == "ib" and each.nbytes <= measured.SMALLEST and each.kind != "p2p":
+            price = price_collective(fabric, each.kind, each.nbytes, each.placement)
+            found.append(price.low_us <= each.time_us <= price.high_us)
+    assert len(found) > 10 and sum(found) >= 0.9 * len(found)
+
+
+def test_a_large_message_is_moved_by_bandwidth_and_the_latency_of_each_rank() -> None:
+    fabric = Fabric("f", 8, (), {"*": NodeLinks(gb_per_s=350.0)})
+    for kind in _KINDS:
+        found = price_collective(fabric, kind, 1024 * MIB, Placement(64, 8)).duration_us
+        assert found == pytest.approx(
+            large_message_us(fabric, fabric.links["*"], kind, 1024 * MIB, Placement(64, 8)), rel=1e-9
+        )
+
+
+def test_a_message_below_a_curve_over_nodes_is_a_small_one() -> None:
+    """What was measured from 40 MB on says nothing of 1 KiB."""
+    assert price_collective(find_fabric("gh200-ib"), "all_reduce", 1024, Placement(8, 8)).duration_us < 100
+
+
+def test_links_of_unmeasured_nodes_have_the_usual_hop_of_infiniband() -> None:
+    assert find_fabric("h100-ib").links["*"].hop_us == find_fabric("h100+3200gb").links["*"].hop_us
+
+
+def test_a_hop_is_read_out_of_nccl_tests_smallest_message(tmp_path: Path) -> None:
+    path = tmp_path / "all_reduce.log"
+    path.write_text(NCCL_LOG)
+    fabric = find_fabric(path, device="NVIDIA H100 80GB HBM3")
+    assert price_collective(fabric, "all_reduce", 8, Placement(4, 2)).duration_us == pytest.approx(60.0, rel=0.01)
+    assert 60.0 < price_collective(fabric, "all_reduce", 8, Placement(8, 4)).duration_us < 120.0
 
 
 def test_a_rank_alone_needs_no_time() -> None:
