@@ -56,6 +56,7 @@ _COPIES_OF_TENSORS = frozenset({_COPIES, "aten::_to_copy"})
 _PLAIN = (torch.Tensor,)
 _CLASSES = (torch.nn.Parameter, OfProgram)
 """Classes whose tensors are heard of as such; those of a program are fake ones, which a plan alone has."""
+_DEVICE = torch.ops.prim.device.default
 _NO_WORK = ("profiler", "prim")
 """Marks of a profiler, and questions to a tensor such as which device it is on."""
 _DISTRIBUTED = "DTensor"
@@ -246,6 +247,8 @@ class EagerCalls(TorchDispatchMode):
                     return func(*args, **kwargs)
                 self._note_distributed(func, types, args, kwargs)
                 return NotImplemented
+            if func is _DEVICE:
+                return func(*args, **kwargs)
             if isinstance(func, HigherOrderOperator):
                 try:
                     if self._inside() is None and self._tensors is _PLAIN:

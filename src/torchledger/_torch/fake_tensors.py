@@ -92,6 +92,8 @@ READ_BYTES = 1 << 28
 
 _OF_GROUPS = frozenset({"c10d", "_c10d_functional", "symm_mem", "_dtensor"})
 
+_DEVICE = torch.ops.prim.device.default
+
 _OF_STORAGES = frozenset({torch.ops.aten._new_zeros_with_same_feature_meta.default})
 """Operators whose results have larger storages than their sizes ask for, which torch's cache of results forgets:
 forward derivatives of a view are as large as what it is a view of."""
@@ -229,6 +231,8 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Compute what lies on the host and is small, and make up the rest."""
+        if func is _DEVICE and type(args[0]) is FakeTensor and not self.is_over:
+            return self._device_of(args[0])
         kwargs = dict(kwargs or {})
         if os.getpid() != self._owner:  # a loader's process, which has only the host
             return self._on_loader(func, types, args, kwargs)
@@ -319,6 +323,12 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             count_shares(func, args, kwargs, result)
             follow_limits(func, args, result)
         return result
+
+    def _device_of(self, tensor: FakeTensor) -> torch.device:
+        """Where a fake tensor is: torch's C++ asks this more often than it calls operators."""
+        if not self._of_thread.is_inside and TracingContext.try_get() is None:
+            self.n_operators += 1
+        return torch.device("meta") if tensor.fake_mode.in_kernel_invocation else tensor.fake_device
 
     def _on_loader(self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """What a loader's process computes of a data set without values: real ones, which it can send to its parent."""

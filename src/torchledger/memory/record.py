@@ -160,6 +160,8 @@ class _Entries:
             self.orders.append(last)
             self.heard.append(None if isinstance(entry, str) else heard.calls[entry])
             self.graphs.append(entry if isinstance(entry, str) else None)
+        self.calls = {call.order: call for call in reversed(record.calls)}
+        """The first of the step's calls of each order."""
         phases = {call.order: call.phase for call in record.calls}
         self.backward = [
             place
@@ -242,7 +244,7 @@ def _storage(
     found = LiveStorage(
         step=record.step.name,
         number=number,
-        category=_category(life, record, entries),
+        category=_category(life, entries),
         nbytes=life.nbytes,
         device=life.device,
         born=life.born,
@@ -272,7 +274,7 @@ def _storage(
         return _made_by_graph(found, life, launches.get(graph, ()), entries.prefixes.get(life.born_in, ""))
     if heard is None:
         return found
-    call = next((each for each in record.calls if each.order == found.born_in), None)
+    call = entries.calls.get(entries.order(life.born_in))
     module = heard.module or (call.modules[-1] if call is not None and call.modules else None)
     sources = heard.sources or (call.sources if call is not None else ())
     return replace(
@@ -315,7 +317,7 @@ def _next_launch(launches: Sequence[Launch], line: int | None, *, after: bool) -
     return max((order for _, order in lines), default=-1) + 1
 
 
-def _category(life: StorageLife, record: StepRecord, entries: _Entries) -> MemoryCategory:
+def _category(life: StorageLife, entries: _Entries) -> MemoryCategory:
     if life.owner is not None:
         return _OF_OWNER[life.owner]
     if life.born_in is None or life.born_in < 0:
@@ -326,7 +328,7 @@ def _category(life: StorageLife, record: StepRecord, entries: _Entries) -> Memor
     if graph is not None and life.freed_in == life.born_in:
         return "temporaries"
     order = entries.order(life.born_in)
-    phase = next((call.phase for call in record.calls if call.order == order), "other")
+    phase = entries.calls[order].phase if order in entries.calls else "other"
     is_backward = entries.is_backward(life.born_in)
     if graph is None and phase == "input" and not is_backward:
         return "inputs"

@@ -81,10 +81,14 @@ _WARM_UPS = 11
 
 @dataclass(frozen=True)
 class DryRunOutcome:
-    """A ledger that was made without a device, and what its program was told."""
+    """A ledger that was made without a device, and what its program was told.
+
+    ``is_steady`` says that steps behind the recorded one were looked on, and that none held more than it.
+    """
 
     path: Path
     dry_run: DryRun
+    is_steady: bool = False
 
 
 class _StepHearer(StepProfiler):
@@ -100,7 +104,10 @@ class _StepHearer(StepProfiler):
         captures: Captures,
         loading: StepLoading,
         around: FakeWorld | None = None,
+        *,
+        looks_for_rarer: bool = True,
     ) -> None:
+        self._looks_for_rarer, self._n_heard = looks_for_rarer, 0
         self._ending, self._tensors, self._devices, self._rare = ending, tensors, devices, rare
         self._captures = captures
         self._marks: list[str] = []
@@ -214,7 +221,7 @@ class _StepHearer(StepProfiler):
             self.replays_unheard = self._captures.n_replays > self._replays_before
             if self._kept is None:
                 self._look_on_s = max(_LOOKED_ON_S, _LOOKED_ON_SHARE * (now_s - self._heard_s))
-            self._heard_s, self._looked_on = now_s, 0
+            self._heard_s, self._looked_on, self._n_heard = now_s, 0, self._n_heard + 1
             self._may_train = recording.found_by == "period" and has_other_optimizer(frozenset())
         self._kept = recording
         self._looked_on += 1
@@ -235,7 +242,7 @@ class _StepHearer(StepProfiler):
     def _may_exchange_later(self, recording: StepRecording) -> bool:
         """Whether a program has groups of several ranks, and no collective has been seen that its step lacks and that
         matters beside those that it has: some are asked for every so many steps alone."""
-        has_groups = any(len(group.ranks) > 1 for group in self._groups.values())
+        has_groups = self._looks_for_rarer and any(len(group.ranks) > 1 for group in self._groups.values())
         return has_groups and not do_matter(self._rare.found, self._exchanged)
 
     def _exchanged_bytes(self, recording: StepRecording) -> int:
@@ -279,6 +286,15 @@ class _StepHearer(StepProfiler):
     def _is_one_of_several(self, recording: StepRecording) -> bool:
         """Whether what was recorded is one step of an optimizer: a turn of several optimizers holds them all."""
         return recording.found_by == "optimizer" and self._outside.updates == 1
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether the first step that was heard is the one that is kept, and what was looked on behind it was like it:
+        no step held more, and none asked for a collective that it lacks."""
+        was_looked_on = self._n_heard == 1 and self._looked_on > 1
+        if not was_looked_on or self._kept is None or self._kept.found_by != "optimizer":
+            return False
+        return not self._rare.found and self._outside.note() is None
 
     @property
     def has_heard(self) -> bool:
@@ -375,12 +391,14 @@ def run_without_device(
     argv: Sequence[str] = (),
     world: WorldSpec | None = None,
     pays: Pays = stays_as_it_is,
+    looks_for_rarer: bool = True,
 ) -> DryRunOutcome:
     """Run ``program`` without ``device`` until one of its steps is in the ledger at ``path``.
 
-    With a ``world`` it runs as one of its ranks; ``pays`` says which products Inductor would pad. Raises ``PlanError``
-    where that cannot be (no Triton, no compiler), where the program fails, and where it ends before a step was
-    recorded; ``StoreError`` if the ledger cannot be written.
+    With a ``world`` it runs as one of its ranks, and unless another has done so (``looks_for_rarer``) looks on for what
+    rarer steps exchange; ``pays`` says which products Inductor would pad. Raises ``PlanError`` where that cannot be (no
+    Triton, no compiler), where the program fails, and where it ends before a step was recorded; ``StoreError`` if the
+    ledger cannot be written.
     """
     from torchledger._torch.fake_device import FakeDevice
 
@@ -394,7 +412,17 @@ def run_without_device(
         fake.tensors.on_collective = None if around is None else rare.asked
         devices = (device,) * place[1]
         loading = StepLoading(fake.loading.seconds)
-        hearer = _StepHearer(capture, ending, fake.tensors, devices, rare, fake.captures, loading, around)
+        hearer = _StepHearer(
+            capture,
+            ending,
+            fake.tensors,
+            devices,
+            rare,
+            fake.captures,
+            loading,
+            around,
+            looks_for_rarer=looks_for_rarer,
+        )
         hear_steps(hearer)
         capture.watch(hearer)
         status = "failed"
@@ -429,7 +457,7 @@ def run_without_device(
         captured = _CAPTURED_TOO_SOON if fake.captures.n_begun else ""
         asked = _asked_before_its_end(fake.tensors.last_asked)
         raise PlanError(f"no step was recorded: {why_not}.{captured}{ending.hint}{asked}")
-    return DryRunOutcome(path, dry_run)
+    return DryRunOutcome(path, dry_run, hearer.is_steady)
 
 
 def _asked_before_its_end(last_asked: Sequence[StandIn]) -> str:

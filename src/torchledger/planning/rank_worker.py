@@ -3,7 +3,7 @@
 This process imports what every rank needs and then forks one child a rank, so that it is imported once. It reads lines
 from the file descriptor ``ASKED``, each a list of requests (paths of JSON files) and how many may run at once, and
 writes their exit codes to ``TOLD``. What a script prints goes to stderr. A sentence that says why there is no ledger is
-left in the request's ``failure``.
+left in the request's ``failure``; ``steady`` is made where no step behind the recorded one held more than it.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _record(request: Path, parent: int) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     asked = json.loads(request.read_bytes())
     try:
-        run_without_device(
+        outcome = run_without_device(
             script_program(asked["script"], asked["arguments"], is_module=asked["is_module"]),
             Path(asked["path"]),
             decode(Device, json.dumps(asked["device"]).encode()),
@@ -96,10 +96,13 @@ def _record(request: Path, parent: int) -> int:
             argv=(asked["script"], *asked["arguments"]),
             world=WorldSpec(**asked["world"]),
             pays=stays_as_it_is if asked["model"] is None else PaddingRule(lambda: find_model(asked["model"])),
+            looks_for_rarer=asked["looks_for_rarer"],
         )
     except TorchledgerError as error:
         Path(asked["failure"]).write_text(str(error))
         return error.exit_code
+    if outcome.is_steady:
+        Path(asked["steady"]).touch()
     return 0
 
 

@@ -94,7 +94,10 @@ def record_ranks(
             (first,) = _record(processes, script, folder, device, [spec], model)
             stages = _stages(first) if rank is None else [rank]
             others = [replace(spec, rank=number) for number in stages[1:]]
-            ledgers = [first, *_record(processes, script, folder, device, others, model)]
+            # All run one program: where the first has looked on for rarer steps in vain, there are none to look for.
+            is_steady = _steady(spec).exists()
+            rest = _record(processes, script, folder, device, others, model, looks_for_rarer=not is_steady)
+            ledgers = [first, *rest]
     ranks = [] if rank is not None else _spread(_pipeline(first), stages, world)
     found = [
         RecordedRank(number, ledger, ranks[place] if ranks else tuple(range(world)))
@@ -120,12 +123,17 @@ def _record(
     device: Device,
     ranks: Sequence[WorldSpec],
     model: str | None,
+    *,
+    looks_for_rarer: bool = True,
 ) -> list[Path]:
     """The ledgers of some ranks. Raises with the first rank's reason where one failed."""
     if not ranks:
         return []
     paths = [folder / f"rank{each.rank}.ledger" for each in ranks]
-    requests = [_request(script, path, device, each, model) for path, each in zip(paths, ranks, strict=True)]
+    requests = [
+        _request(script, path, device, each, model, looks_for_rarer=looks_for_rarer)
+        for path, each in zip(paths, ranks, strict=True)
+    ]
     codes = processes.record([request for request, _ in requests])
     for path, world, code, (_, failure) in zip(paths, ranks, codes, requests, strict=True):
         if failure.exists():
@@ -136,7 +144,9 @@ def _record(
     return paths
 
 
-def _request(script: Script, path: Path, device: Device, world: WorldSpec, model: str | None) -> tuple[Path, Path]:
+def _request(
+    script: Script, path: Path, device: Device, world: WorldSpec, model: str | None, *, looks_for_rarer: bool
+) -> tuple[Path, Path]:
     """The file that asks for a rank, and the one that says why there is no ledger of it, if there is none."""
     assert world.mail is not None
     request, failure = (Path(world.mail) / name for name in (f"request_{world.rank}.json", f"failure_{world.rank}.txt"))
@@ -152,10 +162,18 @@ def _request(script: Script, path: Path, device: Device, world: WorldSpec, model
                 "model": str(Path(model).absolute()) if model is not None and Path(model).exists() else model,
                 "world": dataclasses.asdict(world),
                 "failure": str(failure),
+                "steady": str(_steady(world)),
+                "looks_for_rarer": looks_for_rarer,
             }
         )
     )
     return request, failure
+
+
+def _steady(world: WorldSpec) -> Path:
+    """The file that a rank makes which has looked on behind its recorded step, and has seen no step that holds more."""
+    assert world.mail is not None
+    return Path(world.mail) / f"steady_{world.rank}"
 
 
 # --- which ranks differ ---------------------------------------------------------------------------------------------

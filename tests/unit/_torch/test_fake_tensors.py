@@ -37,6 +37,16 @@ def test_numbers_are_one_truths_are_false_and_each_is_noted(fake: FakeDevice) ->
     assert all(each.source.startswith(__file__) for each in fake.tensors.stand_ins)
 
 
+def test_a_device_that_torch_asks_of_a_fake_tensor_is_its_own_and_counts_as_a_call(fake: FakeDevice) -> None:
+    weight = torch.empty(2, device="cuda")
+    before = fake.tensors.n_operators
+    assert torch.ops.prim.device.default(weight) == torch.device("cuda", 0)
+    assert fake.tensors.n_operators == before + 1
+    fake.tensors.in_kernel_invocation = True
+    assert torch.ops.prim.device.default(weight) == torch.device("meta")
+    fake.tensors.in_kernel_invocation = False
+
+
 def test_a_number_that_is_asked_for_twice_is_the_same_until_it_is_written_to(fake: FakeDevice) -> None:
     loss = torch.randn((), device="cuda")
     for _ in range(3):

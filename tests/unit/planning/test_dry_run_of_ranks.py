@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from torchledger.books import read_memory
 from torchledger.nouns import Collective, Device, Step, StepCall, WorldSpec
-from torchledger.planning.dry_run import run_without_device
+from torchledger.planning.dry_run import DryRunOutcome, run_without_device
 from torchledger.store import open_ledger
 
 GPU = Device(name="a made-up device", kind="cuda", compute_capability=(9, 0), num_multiprocessors=78)
@@ -37,6 +37,32 @@ def test_a_reducer_that_looks_for_unused_parameters_tells_the_others_which_were_
         found = [(each.operation, each.message_bytes) for each in ledger.read(Collective)]
     used, gradients = 2 * 4, (8 * 8 + 8) * 4
     assert sorted(found) == [("all_reduce", used), ("all_reduce", gradients)]
+
+
+@pytest.mark.usefixtures("no_optimizer_stays")
+def test_a_rank_is_steady_whose_later_steps_ask_for_what_the_recorded_one_does(tmp_path: Path) -> None:
+    """Local SGD averages parameters every so many steps, and is not."""
+
+    def outcome(every: int, *, looks_for_rarer: bool = True) -> DryRunOutcome:
+        def program() -> None:
+            dist.init_process_group("nccl")
+            layer = nn.Linear(8, 8).cuda()
+            optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+            for step in range(8):
+                layer(torch.zeros(4, 8, device="cuda")).sum().backward()
+                optimizer.step()
+                if step % every == every - 1:
+                    dist.all_reduce(layer.weight.data)
+
+        path = tmp_path / "plan.ledger"
+        return run_without_device(
+            program, path, GPU, world=WorldSpec(0, 2), force=True, looks_for_rarer=looks_for_rarer
+        )
+
+    always, rarely = outcome(1), outcome(4)
+    assert (always.is_steady, rarely.is_steady) == (True, False)
+    told = outcome(1, looks_for_rarer=False)
+    assert told.dry_run.optimizer_steps < always.dry_run.optimizer_steps and not told.is_steady
 
 
 def test_an_operator_of_others_that_arrives_whole_is_taken_apart(tmp_path: Path) -> None:

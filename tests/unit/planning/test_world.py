@@ -40,7 +40,7 @@ def test_a_rank_outside_the_world_is_told_the_ranks_that_there_are(tmp_path: Pat
 def test_one_rank_of_each_stage_is_recorded_and_stands_for_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def record(*given: Any) -> list[Path]:
+    def record(*given: Any, looks_for_rarer: bool = True) -> list[Path]:
         *_, folder, _, ranks, _ = given
         return [write_rank(folder / f"{each.rank}.ledger", each, pipeline=(0, 4)) for each in ranks]
 
@@ -51,8 +51,26 @@ def test_one_rank_of_each_stage_is_recorded_and_stands_for_the_others(
     assert head["world_size"] == 8 and head["stands_for"]["4"] == [4, 5, 6, 7]
 
 
+@pytest.mark.parametrize("is_steady", [True, False])
+def test_further_ranks_look_on_for_rarer_steps_where_the_first_has_not_done_so_in_vain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_steady: bool
+) -> None:
+    looked: dict[int, bool] = {}
+
+    def record(*given: Any, looks_for_rarer: bool = True) -> list[Path]:
+        *_, folder, _, ranks, _ = given
+        looked.update((each.rank, looks_for_rarer) for each in ranks)
+        if ranks[0].rank == 0 and is_steady:
+            world._steady(ranks[0]).touch()
+        return [write_rank(folder / f"{each.rank}.ledger", each, pipeline=(0, 4)) for each in ranks]
+
+    monkeypatch.setattr(world, "_record", record)
+    record_ranks(Script(__file__), tmp_path / "j.job", make_device(), 8)
+    assert looked == {0: True, 4: not is_steady}
+
+
 def test_one_rank_stands_for_all_where_there_is_no_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def record(*given: Any) -> list[Path]:
+    def record(*given: Any, looks_for_rarer: bool = True) -> list[Path]:
         *_, folder, _, ranks, _ = given
         return [write_rank(folder / f"{each.rank}.ledger", each) for each in ranks]
 
