@@ -34,6 +34,7 @@ from torchledger._torch.fake_streams import StreamOrder, active_order, communica
 from torchledger._torch.fake_symmetric import share_memory
 from torchledger._torch.patching import Patches, pass_through, replace_everywhere
 from torchledger._torch.tensors import tensors_in
+from torchledger._torch.user_lines import user_line
 from torchledger.errors import UsageError
 from torchledger.nouns import MadeGroup, WorldSpec
 from torchledger.work.meshes import check_mesh
@@ -56,6 +57,7 @@ _METHODS = tuple(
 _POINT_TO_POINT = {"send": 1, "recv": 1}
 _SENDS_TO_LIKE = frozenset({"alltoall", "alltoall_base", "all_to_all_single", "allgather", "_allgather_base"})
 _DEVICES = ("cpu", "cuda")
+_MOST_NAMED = 8
 _OF_MESHES = (
     *("__init__", "mesh", "__getitem__", "from_group", "get_coordinate", "_sym_get_coordinate", "get_all_groups"),
     *("_compute_coordinates_from_mesh", "_compute_coordinate_on_dim", "_get_mesh_tensor_from_full_mesh"),
@@ -79,6 +81,7 @@ class FakeWorld:
     notes: list[str] = field(default_factory=list)
     mail: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     groups: dict[str, MadeGroup] = field(default_factory=dict)
+    asked_groups: set[tuple[int, ...]] = field(default_factory=set)
     messages: Messages = field(init=False)
     _undo: ExitStack = field(default_factory=ExitStack)
 
@@ -91,6 +94,7 @@ class FakeWorld:
         self._undo.callback(patches.undo)
         _set_environment(self.spec, patches)
         _register_backend(self, patches)
+        _note_groups(self, patches)
         _replace_rendezvous(self, patches)
         _replace_objects(self, patches)
         answer_for_others(patches, self.spec.size, self.stand_in)
@@ -114,6 +118,22 @@ class FakeWorld:
 
     def __exit__(self, *error: object) -> None:
         self.stop()
+
+    def left_over(self) -> str | None:
+        """That some ranks are in none of the groups that the program makes of parts of the world, and that these are of
+        a size that does not divide it; ``None`` where neither is so."""
+        size = self.spec.size
+        parts = [ranks for ranks in self.asked_groups if len(ranks) < size]
+        divides = all(size % len(ranks) == 0 for ranks in parts)
+        if divides or not (left := sorted(set(range(size)).difference(*parts))):
+            return None
+        named = f"rank {left[0]} is" if len(left) == 1 else f"ranks {', '.join(map(str, left[:_MOST_NAMED]))} are"
+        more = f" ({len(left)} in all)" if len(left) > _MOST_NAMED else ""
+        largest = max(len(ranks) for ranks in parts)
+        return (
+            f"{named} in none of the groups that the script makes{more}, of {largest} ranks at most: does its layout "
+            f"divide a world of {size}? All ranks are priced as if they were in one"
+        )
 
     def stand_in(self, what: str) -> None:
         """Note a value that another rank would have given."""
@@ -254,6 +274,7 @@ class FakeGroup(dist.ProcessGroup):
         stream = order.current
         if method in _POINT_TO_POINT:
             peer = args[_POINT_TO_POINT[method]]
+            self._check_peer(method, peer)
             if order.is_together:
                 stream = order.lane(communication_stream(name))
             else:
@@ -271,6 +292,17 @@ class FakeGroup(dist.ProcessGroup):
         first = args[0] if args else []
         tensors = first if isinstance(first, list) else list(tensors_in((first,)))
         return FakeWork(order, order.mark(stream), tensors, blocks_host=method == "barrier")
+
+    def _check_peer(self, method: str, peer: int) -> None:
+        """Raises ``UsageError`` for a message to or from a rank that the group has not, as ranks have that a layout
+        leaves over."""
+        size = len(self._ranks)
+        if not 0 <= peer < size:
+            does = "sends to" if method == "send" else "receives from"
+            raise UsageError(
+                f"it {does} rank {peer} of a group of {size} at {user_line()}, which has ranks 0 to {size - 1}. Does "
+                "the script's own layout (stages of a pipeline, say) divide the world? --world says how many ranks."
+            )
 
 
 def _method(name: str) -> Callable[..., FakeWork]:
@@ -311,6 +343,19 @@ def _register_backend(world: FakeWorld, patches: Patches) -> None:
     for device in _DEVICES:
         if device in former.get("default_device_backend_map", {}):
             backend.default_device_backend_map[device] = former["default_device_backend_map"][device]
+
+
+def _note_groups(world: FakeWorld, patches: Patches) -> None:
+    """Each rank asks for all groups, those that it is not in among them."""
+    make = c10d.new_group
+
+    @functools.wraps(make)
+    def made(ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if ranks is not None:
+            world.asked_groups.add(tuple(ranks))
+        return make(ranks, *args, **kwargs)
+
+    replace_everywhere(patches, make, made)
 
 
 def _replace_rendezvous(world: FakeWorld, patches: Patches) -> None:

@@ -114,6 +114,7 @@ class _StepHearer(StepProfiler):
         self._listeners: list[tuple[EagerCalls, int]] = []
         self._groups: Mapping[str, MadeGroup] = {} if around is None else around.groups
         self._notes: Sequence[str] = () if around is None else around.notes
+        self._left_over = (lambda: None) if around is None else around.left_over
         self._is_a_rank = around is not None
         self.has_step = False
         self._is_running = True
@@ -338,7 +339,7 @@ class _StepHearer(StepProfiler):
         loading = None if self._is_a_rank else self._loading.note()
         if said is None and self._turn is not None and self._is_one_of_several(recording):
             said = self._turn.note()
-        own = (said, loading, given_up_note(self._given_up))
+        own = (said, loading, given_up_note(self._given_up), self._left_over())
         notes = (*record.step.notes, *self._notes, *(each for each in own if each is not None))
         step = replace(record.step, notes=notes)
         return [step, *calls, *collectives, *memory]

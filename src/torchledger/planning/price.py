@@ -58,6 +58,7 @@ def price_ranks(
         )
         for program in programs
     }
+    unmet = _unmet_note(programs, timed, stands_in)
     _drop_absent(timed)
     played = play({rank: each.entries for rank, each in timed.items()}, sharing=sharing)
     slowed = [
@@ -67,6 +68,8 @@ def price_ranks(
     if any(slowed):
         played = play({rank: each.entries for rank, each in timed.items()}, sharing=sharing)
     step = _as_step(programs, model, fabric, timed, played, subject, overheads, sharing, host_error)
+    if unmet is not None:
+        step = replace(step, notes=(unmet, *step.notes))
     waits = next((each.waits for each in timed.values() if each.waits), ())
     times = {rank: each.times_us for rank, each in timed.items()}
     if not waits:
@@ -157,6 +160,29 @@ def _as_step(
         collectives=tuple(chain.from_iterable(timed[program.rank].collectives for program in programs)),
         host_work_us=own.host_work_us,
     )
+
+
+def _unmet_note(
+    programs: Sequence[RankProgram], timed: Mapping[int, TimedRank], stands_in: Mapping[int, int]
+) -> str | None:
+    """That a rank sends another more or fewer messages in a step than that one receives; ``None`` where all agree, and
+    where some ranks that exchange messages were not recorded."""
+    if any(stands_in.get(peer) != peer for program in programs for peer in program.peers.values()):
+        return None
+    told = {
+        rank: Counter(
+            entry.meets[1:3] for entry in each.entries if entry.meets is not None and entry.meets[0] == "pair"
+        )
+        for rank, each in timed.items()
+    }
+    for source, target in sorted(set().union(*told.values())):
+        sent, received = told[source][source, target], told[target][source, target]
+        if sent != received:
+            return (
+                f"rank {source} sends rank {target} {sent:,} messages in a step, of which that one receives "
+                f"{received:,}: on the device one of them would wait for ever"
+            )
+    return None
 
 
 def _drop_absent(timed: Mapping[int, TimedRank]) -> None:

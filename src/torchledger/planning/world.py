@@ -31,6 +31,8 @@ from torchledger.work.meshes import check_mesh, parse_mesh
 _MOST_STAGES = 16
 """So many stages of a pipeline are recorded each; of more the first ones, and the last two."""
 
+_MOST_NAMED = 8
+
 
 @dataclass(frozen=True)
 class Script:
@@ -79,8 +81,8 @@ def record_ranks(
     The ``model``, by its name or file, says which products Inductor would pad (``None``: none).
 
     Each runs in a process of its own, the first before the others, and of these as many at once as there are cores.
-    Raises ``UsageError`` for a rank that there is not, ``StoreError`` if the folder cannot be written, and
-    ``PlanError`` with the first rank's reason where one failed.
+    Raises ``UsageError`` for a rank that there is not and for a pipeline that does not divide the world, ``StoreError``
+    if the folder cannot be written, and ``PlanError`` with the first rank's reason where one failed.
     """
     if rank is not None and not 0 <= rank < world:
         raise UsageError(f"there is no rank {rank} in a world of {world}: --rank is 0 to {world - 1}.")
@@ -93,6 +95,8 @@ def record_ranks(
         with RankProcesses() as processes:
             (first,) = _record(processes, script, folder, device, [spec], model)
             stages = _stages(first) if rank is None else [rank]
+            if rank is None:
+                _check_pipeline(_pipeline(first), world)
             others = [replace(spec, rank=number) for number in stages[1:]]
             # All run one program: where the first has looked on for rarer steps in vain, there are none to look for.
             is_steady = _steady(spec).exists()
@@ -190,6 +194,15 @@ def _pipeline(ledger: Path) -> tuple[int, ...]:
 def _stages(ledger: Path) -> list[int]:
     ranks = list(_pipeline(ledger))
     return ranks if len(ranks) <= _MOST_STAGES else [*ranks[: _MOST_STAGES - 2], *ranks[-2:]]
+
+
+def _check_pipeline(pipeline: Sequence[int], world: int) -> None:
+    """Raises ``UsageError`` for a pipeline of which a world is no multiple: some ranks would be in none."""
+    named = ", ".join(map(str, pipeline[:_MOST_NAMED])) + (", ..." if len(pipeline) > _MOST_NAMED else "")
+    try:
+        check_mesh(f"rank {pipeline[0]}'s pipeline (ranks {named})", [len(pipeline)], world)
+    except UsageError as error:
+        raise UsageError(f"{error} With --rank {pipeline[0]} all ranks are taken to be like that one.") from error
 
 
 def _spread(pipeline: Sequence[int], stages: Sequence[int], world: int) -> list[tuple[int, ...]]:

@@ -66,6 +66,33 @@ def test_objects_of_other_ranks_are_this_ranks_and_are_noted(world: FakeWorld) -
     assert world.stand_ins == ["all_gather_object: what this rank gave stands for what every rank gives"]
 
 
+@pytest.mark.parametrize("peer", [16, -1])
+def test_a_message_to_a_rank_that_there_is_not_is_told_those_that_there_are(world: FakeWorld, peer: int) -> None:
+    dist.init_process_group("nccl")
+    with pytest.raises(UsageError, match=rf"it sends to rank {peer} of a group of 16 at .*, which has ranks 0 to 15\."):
+        dist.group.WORLD.send([torch.zeros(4)], peer, 0)
+
+
+def test_ranks_that_a_layout_by_hand_leaves_over_are_named(world: FakeWorld) -> None:
+    dist.init_process_group("nccl")
+    assert world.left_over() is None
+    for first in range(0, 15, 5):
+        dist.new_group(list(range(first, first + 5)))
+    assert (world.left_over() or "").startswith(
+        "rank 15 is in none of the groups that the script makes, of 5 ranks at most: does its layout divide a world of "
+        "16?"
+    )
+    dist.new_group([15])
+    assert world.left_over() is None
+
+
+def test_groups_that_divide_the_world_leave_no_rank_over(world: FakeWorld) -> None:
+    """A table of words is shared by the first and the last stage alone."""
+    dist.init_process_group("nccl")
+    dist.new_group([0, 15])
+    assert world.left_over() is None
+
+
 def test_groups_of_a_mesh_hold_the_ranks_around_this_one(world: FakeWorld) -> None:
     mesh = init_device_mesh("cpu", (4, 4), mesh_dim_names=("dp", "tp"))
     ranks = {name: world.groups[str(mesh[name].get_group().group_name)].ranks for name in ("dp", "tp")}

@@ -119,6 +119,19 @@ def test_sends_meet_receives_in_order() -> None:
     assert step.duration_us > plan_price([program(0, [product(0)])], MODEL, FABRIC).duration_us * 1.1
 
 
+@pytest.mark.parametrize("received", [2, 1])
+def test_messages_that_the_other_rank_does_not_receive_are_named(received: int) -> None:
+    send = {"name": "c10d::send", "group": "pp"}
+    receive = {"name": "c10d::recv_", "group": "pp"}
+    sends = [collective(order, "forward", **send) for order in range(2)]
+    receives = [collective(order, "forward", **receive) for order in range(received)]
+    first = program(0, sends, groups={"pp": (0, 1)}, peers={0: 1, 1: 1})
+    second = program(1, [*receives, product(5)], groups={"pp": (0, 1)}, peers=dict.fromkeys(range(received), 0))
+    said = [note for note in plan_price([first, second], MODEL, FABRIC).notes if "wait for ever" in note]
+    told = "rank 0 sends rank 1 2 messages in a step, of which that one receives 1: on the device one of them would"
+    assert [note.startswith(told) for note in said] == [True] * (2 - received)
+
+
 def test_a_collective_inside_a_graph_is_priced_by_the_fabric() -> None:
     buffer = make_buffer(dtype="bfloat16", shape=(4096, 4096), stride=(4096, 1), device="cuda:0")
     call, wait = (f"torch.ops._c10d_functional.{name}.default" for name in ("all_reduce_", "wait_tensor"))

@@ -51,6 +51,20 @@ def test_one_rank_of_each_stage_is_recorded_and_stands_for_the_others(
     assert head["world_size"] == 8 and head["stands_for"]["4"] == [4, 5, 6, 7]
 
 
+def test_a_pipeline_that_does_not_divide_the_world_is_told_the_nearest_world_that_it_divides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def record(*given: Any, looks_for_rarer: bool = True) -> list[Path]:
+        *_, folder, _, ranks, _ = given
+        return [write_rank(folder / f"{each.rank}.ledger", each, pipeline=(0, 1, 2, 3)) for each in ranks]
+
+    monkeypatch.setattr(world, "_record", record)
+    said = r"rank 0's pipeline \(ranks 0, 1, 2, 3\) is of 4 ranks, .* a world of 6\. .* --world 4 or --world 8\."
+    with pytest.raises(UsageError, match=said):
+        record_ranks(Script(__file__), tmp_path / "j.job", make_device(), 6)
+    assert record_ranks(Script(__file__), tmp_path / "k.job", make_device(), 6, rank=0)[0].rank == 0
+
+
 @pytest.mark.parametrize("is_steady", [True, False])
 def test_further_ranks_look_on_for_rarer_steps_where_the_first_has_not_done_so_in_vain(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_steady: bool
