@@ -76,7 +76,8 @@ class StepPrediction:
     (``holds_record``). ``launches`` are calls times launches, ``eager_calls`` those of ``eager``, optimizer and
     collectives included. ``unlearned_us`` is what rests on a bare roofline, ``foreign_us`` what the kernels of another
     kind of device were priced at; ``notes`` are sentences about both and about what is left out. ``host`` names the
-    host whose measured costs ``host_us`` is made of, ``None`` where they are the usual ones.
+    host whose measured costs ``host_us`` is made of, ``None`` where they are the usual ones; ``host_was_seen`` says
+    that the plain steps of a recording told what it took there, too.
     ``decided_by`` says what the step's length is made of: ``"compute"`` and ``"host"`` with their shares, the larger
     first.
     ``peak_allocated_bytes`` is the most that is alive at once on that device, where the ledger's step was watched.
@@ -114,6 +115,7 @@ class StepPrediction:
     memory_by_category: Mapping[str, int] = field(default_factory=dict)
     decided_by: Mapping[str, float] = field(default_factory=dict)
     host_work_us: float = 0.0
+    host_was_seen: bool = False
 
     @property
     def device_us(self) -> float:

@@ -66,7 +66,7 @@ from torchledger.predicting.overheads import (
 )
 from torchledger.predicting.power import StepWork, is_product, mean_clock, sustained_share, work_of
 from torchledger.predicting.questions import is_over_lists
-from torchledger.predicting.recorded_host import RecordedOn, drawn_to_seen, seen_host
+from torchledger.predicting.recorded_host import RecordedOn, SeenHost, drawn_to_seen, seen_host
 from torchledger.predicting.step_calls import (
     is_priced,
     predict_graph_collectives,
@@ -169,10 +169,10 @@ def predict_step(
     gaps = gaps_us(shape, mode, overheads)
     tails = sum(tail_us(prediction) * weights[prediction.subject] for prediction in predictions)
     device = kernels + tails + gaps + optimizer_us + eager_us + collectives_us
+    seen: SeenHost | None = None
     if record is None and (host is None or slowness_of(host) is None):
         needed_by_host_us, host_error = host_us(shape, mode, overheads), 0.0
     else:
-        seen = None
         if record is not None and recorded_on is not None and recorded_on.mode == mode:
             seen = seen_host(record, called, weights, measured or {}, mode=mode, gaps_us=gaps)
         usual_us = replayed_step_us(1.0) if replays_step else measured_host_us(shape, mode, 1.0, trains=traffic.trains)
@@ -254,6 +254,7 @@ def predict_step(
         ),
         eager=_grouped(eager),
         host=None if host is None else host.name,
+        host_was_seen=seen is not None,
         decided_by=decided_by,
         host_work_us=work_us,
     )

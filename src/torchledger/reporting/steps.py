@@ -48,7 +48,7 @@ def step_document(
         facts.append(("power limit", f"{format_us(step.sustained_us)} more for products in a run that lasts"))
     facts += [
         ("gaps between them", format_us(step.gaps_us)),
-        ("host", f"{format_us(step.host_us)}, {f'as measured on {step.host}' if step.host else 'by usual costs'}"),
+        ("host", f"{format_us(step.host_us)}, {_told_by(step)}"),
     ]
     if step.peak_allocated_bytes is not None:
         facts.append(("peak memory", f"{format_bytes(step.peak_allocated_bytes)} allocated on {step.device}"))
@@ -156,6 +156,12 @@ def job_steps_as_plain(ranks: Sequence[RankPrediction]) -> Mapping[str, Any]:
             for each in ranks
         ],
     }
+
+
+def _told_by(step: StepPrediction) -> str:
+    """What says how long the host takes."""
+    costs = f"as measured on {step.host}" if step.host else "by usual costs"
+    return f"{costs} and what its plain steps took where it was recorded" if step.host_was_seen else costs
 
 
 def _beside(measured_us: float, predicted_us: float, step: StepPrediction) -> str:

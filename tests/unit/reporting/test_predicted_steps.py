@@ -29,6 +29,30 @@ def test_graphs_priced_once_are_not_called_a_step_and_that_is_said_first(holds_r
     assert [each.text for each in notes_told if isinstance(each, Sentence)] == ["Its profile saw several calls."]
 
 
+@pytest.mark.parametrize("was_seen", [True, False])
+@pytest.mark.parametrize(("host", "told"), [(None, "by usual costs"), ("lab-7", "as measured on lab-7")])
+def test_it_is_said_what_tells_how_long_the_host_takes(host: str | None, told: str, was_seen: bool) -> None:
+    step = StepPrediction(
+        "a.ledger",
+        "eager",
+        11.0,
+        9.0,
+        14.0,
+        0.9,
+        "H200",
+        8.0,
+        1.0,
+        10.0,
+        holds_record=True,
+        host=host,
+        host_was_seen=was_seen,
+    )
+    facts = step_document(step, [], {}, []).sections[0].blocks[0]
+    assert isinstance(facts, Facts)
+    text = dict(facts.rows)["host"]
+    assert told in text and ("and what its plain steps took" in text) is was_seen
+
+
 @pytest.mark.parametrize("is_compiled", [True, False])
 def test_what_a_cpu_measured_is_not_compared_with_a_price_on_a_gpu(is_compiled: bool) -> None:
     launches = [make_launch(flops=2 * 64**3, device="cpu", category="cpp")] if is_compiled else []
