@@ -27,7 +27,7 @@ from torchledger._torch.checkpoint_stops import watch_stops
 from torchledger._torch.composites import is_composite, is_fused_with_collective, taken_apart, unfused
 from torchledger._torch.fake_gradients import as_written, note_made
 from torchledger._torch.fake_limits import at_limit
-from torchledger._torch.fake_sparse import by_inner_calls, put_in_order
+from torchledger._torch.fake_sparse import put_in_order, transposed, transposes
 from torchledger._torch.fake_streams import Placed, StreamOrder, active_order
 from torchledger._torch.fake_subclasses import OfProgram
 from torchledger._torch.fake_tensors import FakeTensors, is_pinned_there
@@ -272,11 +272,9 @@ class EagerCalls(TorchDispatchMode):
                 if self._tensors is not _PLAIN and is_fused_with_collective(func.name()):
                     with self:
                         return unfused(func, args, kwargs)
-                if self._tensors is not _PLAIN:
+                if self._tensors is not _PLAIN and transposes(func, args):
                     with self:
-                        result = by_inner_calls(func, args, kwargs)
-                    if result is not NotImplemented:
-                        return result
+                        return transposed(*args, **kwargs)
                 if is_made_of_others:
                     # Under inference_mode these arrive whole; what they are made of is what the profiler sees as work.
                     with self:

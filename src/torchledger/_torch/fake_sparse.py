@@ -13,12 +13,9 @@ import torch
 _ATEN = torch.ops.aten
 
 
-def by_inner_calls(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What an operator on a sparse tensor makes, by operators that its kernel calls: transposing copies places and
-    values. ``NotImplemented`` for any other."""
-    if func in _TRANSPOSES and _is_sparse(args[0]):
-        return _transposed(*args, **kwargs)
-    return NotImplemented
+def transposes(func: Any, args: Sequence[Any]) -> bool:
+    """Whether an operator transposes a sparse tensor, which its kernel makes of copies of places and values."""
+    return func in _TRANSPOSES and _is_sparse(args[0])
 
 
 def put_in_order(func: Any, args: Sequence[Any]) -> Any:
@@ -66,7 +63,7 @@ def _coalesced(given: Any) -> Any:
     return _with(given, torch.empty_like(given._indices()), torch.empty_like(given._values()), True)
 
 
-def _transposed(given: Any, first: int = 0, second: int = 1) -> Any:
+def transposed(given: Any, first: int = 0, second: int = 1) -> Any:
     """A copy two of whose rows of places change with each other (``sparse_transpose_``, ``TensorShape.cpp``); they are
     in order no more."""
     shape = list(given.shape)
@@ -170,8 +167,8 @@ SPARSE: Mapping[Any, Callable[..., Any]] = {
     _ATEN.detach.default: _same,
     _ATEN.clone.default: _cloned,
     _ATEN._coalesce.default: _coalesced,
-    _ATEN.t.default: _transposed,
-    _ATEN.transpose.int: _transposed,
+    _ATEN.t.default: transposed,
+    _ATEN.transpose.int: transposed,
     _ATEN._to_copy.default: _copied,
     **{
         operator: _elementwise(operator)

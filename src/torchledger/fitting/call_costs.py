@@ -415,7 +415,7 @@ def fit_call_costs(rows: Sequence[Mapping[str, Any]], bytes_per_us: float) -> di
     for row in rows:
         if row["bytes_moved"] is not None and row["us"] > 0:
             name, tensors = str(row["name"]), tensors_of(row)
-            if any(each.held_bytes is not None for each in tensors):
+            if any(each.is_sparse for each in tensors):
                 continue  # by what its sparse tensors hold (``work/algorithms.py``)
             settings = settings_from(row.get("settings"))
             elements[id(row)] = elements_of(name, tensors, row.get("elements"))

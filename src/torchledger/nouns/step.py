@@ -54,6 +54,11 @@ class TensorArgument:
     stride: tuple[int, ...] | None = None
     held_bytes: int | None = None
 
+    @property
+    def is_sparse(self) -> bool:
+        """True for a tensor of which it was recorded that it holds some of its elements alone."""
+        return self.held_bytes is not None
+
 
 @dataclass(frozen=True)
 class StepCall:

@@ -77,8 +77,8 @@ def price_collective(fabric: Fabric, operation: str, message_bytes: float, place
     curve of that placement, else the links between nodes: latency, and the message at their bandwidth, of which a group
     has the share of its ranks among a node's (the other groups of a mesh use the rest). Small messages go another way,
     which ``small_latency_us`` describes, where that takes less. A gather or a scatter is the messages between one rank
-    and all others. Raises ``PredictError`` for an operation that is unknown, and where the
-    fabric holds nothing of nodes.
+    and all others. Raises ``PredictError`` for an operation that is unknown, and where the fabric holds nothing of
+    nodes.
     """
     kind = collective_kind(operation) or operation
     if placement.ranks < 2 or message_bytes <= 0:

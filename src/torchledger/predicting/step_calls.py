@@ -348,7 +348,7 @@ _OF_ROWS_BEHIND_ONE_ANOTHER = ("native_layer_norm", "native_layer_norm_backward"
 def is_of_sparse(call: StepCall) -> bool:
     """True for a call that was given a sparse tensor, of which its bytes alone tell. Records of before say so of no
     tensor: of a product it is a matrix that has no strides while others have."""
-    if any(each.held_bytes is not None for each in call.arguments):
+    if any(each.is_sparse for each in call.arguments):
         return True
     matrices = [each for each in call.arguments if len(each.shape) > 1]
     is_product = _is_product(call) or "sparse" in call.name

@@ -21,7 +21,7 @@ from torchledger.work.categories import operator_name
 from torchledger.work.element_sizes import element_size
 from torchledger.work.settings import Settings
 from torchledger.work.tensor_layouts import is_contiguous
-from torchledger.work.walks import power_below
+from torchledger.work.walks import GROUP_BLOCK, power_below, waves_of
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,14 @@ class _Call:
     is_in_place: bool = False
 
     @property
+    def item_size(self) -> int:
+        """Bytes of an element of the first tensor; four where its dtype was not recorded."""
+        return element_size(self.tensors[0].dtype) or 4
+
+    @property
     def copied(self) -> float:
         """Megabytes of the copy in which a call writes that leaves its first tensor as it is."""
-        size = element_size(self.tensors[0].dtype) or 4
-        return 0.0 if self.is_in_place else 2 * math.prod(self.shapes[0]) * size / 1e6
+        return 0.0 if self.is_in_place else 2 * math.prod(self.shapes[0]) * self.item_size / 1e6
 
     @property
     def precision(self) -> str:
@@ -100,7 +104,7 @@ def parts_of(
     """
     bare = operator_name(name)[1]
     found = _FAMILIES.get(bare) or _FAMILIES.get(bare.removesuffix("_backward"))
-    if any(each.held_bytes is not None for each in arguments):
+    if any(each.is_sparse for each in arguments):
         found = _of_sparse
     if found is None or not arguments or (settings is None and found is not _aligned):
         return None
@@ -166,14 +170,10 @@ _MOST_PERSISTENT, _MOST_PERSISTENT_BACKWARD = (384, 192), (256, 128)
 (``RNN.cpp``, ``use_rnn_persist_small_h``); these know no bfloat16."""
 
 
-def _matrices(call: _Call) -> tuple[int, int, float]:
-    *batch, _, size = call.shapes[0]
-    return math.prod(batch), size, element_size(call.tensors[0].dtype) or 4
-
-
 def _factored(call: _Call) -> Parts:
-    count, size, width = _matrices(call)
-    work = (count * size**3 / 1e6, count * size**2 * width / 1e6, count, count * size / 1e3, size**2 / 1e4)
+    *batch, _, size = call.shapes[0]
+    count = math.prod(batch)
+    work = (count * size**3 / 1e6, count * size**2 * call.item_size / 1e6, count, count * size / 1e3, size**2 / 1e4)
     return Parts(_way_of_factor(call.name, count, size), (1, size, *work))
 
 
@@ -200,7 +200,7 @@ _MOST_OF_A_WARP, _SMALL_LU, _WIDE_LU, _FEW_LU = 32, 16, 128, 16
 def _solved(call: _Call) -> Parts:
     is_turned = call.name == "cholesky_solve"
     matrices, given = (call.shapes[1], call.shapes[0]) if is_turned else (call.shapes[0], call.shapes[-1])
-    size, width = matrices[-1], element_size(call.tensors[0].dtype) or 4
+    size = matrices[-1]
     columns = given[-1] if call.number("left", 1) else given[-2]
     count = max(math.prod(matrices[:-2]), math.prod(given[:-2]))
     way = "one" if count == 1 else "many"
@@ -209,7 +209,7 @@ def _solved(call: _Call) -> Parts:
     elif call.name == "_linalg_solve_ex":
         way = _way_of_factor(call.name, count, size)
     way += ", one column" if columns == 1 else ""
-    moved = count * size * (size + columns) * width / 1e6
+    moved = count * size * (size + columns) * call.item_size / 1e6
     turns = count * size if way.startswith("each") else size
     work = (count * size**2 * columns / 1e6, moved, count, size**2 / 1e4, count * size * columns / 1e6)
     return Parts(way, (1, turns, *work))
@@ -223,13 +223,13 @@ _FEW_TRIANGLES, _LARGE_TRIANGLES = 8, 64
 def _of_sparse(call: _Call) -> Parts:
     """What a sparse tensor holds, whatever its shape: values with the places of these, put in order and added up, taken
     from a dense tensor or added to it; in a product each value times a row of the other matrix."""
-    held = next(each for each in call.tensors if each.held_bytes is not None)
+    held = next(each for each in call.tensors if each.is_sparse)
     is_product = call.name in _SPARSE_PRODUCTS
     width = element_size(held.dtype) or 4
     each_bytes = 2 * _PLACE_BYTES + width if is_product else _PLACE_BYTES + math.prod(held.shape[1:]) * width
     held_bytes = held.held_bytes or 0
     values = held_bytes / each_bytes
-    dense = next((each.shape for each in reversed(call.tensors) if each.held_bytes is None and each.shape), ())
+    dense = next((each.shape for each in reversed(call.tensors) if each.shape and not each.is_sparse), ())
     columns = dense[-1] if is_product and len(dense) > 1 else 0
     written = held.shape[0] * columns * width
     ordered = values / 1e6 if is_product or call.name in _BY_ORDER else 0.0
@@ -409,7 +409,7 @@ def _indexed(call: _Call) -> Parts | None:
     if not places or any(each.dtype in ("bool", "uint8") for each in call.tensors[1:]):
         return None
     count, width = math.prod(max(places, key=math.prod)), math.prod(table[len(places) :])
-    size = element_size(call.tensors[0].dtype) or 4
+    size = call.item_size
     named = count * sum(element_size(each.dtype) or 8 for each in call.tensors[1:]) / 1e6
     is_far = math.prod(table) * size > _CACHED
     far = count * max(_SECTOR, width * size) / 1e6 if is_far else 0.0
@@ -432,7 +432,7 @@ def _rows_taken(call: _Call) -> Parts | None:
         return None
     (_, *others), (rows, *_) = call.shapes[:2]
     width = math.prod(others)
-    size = element_size(call.tensors[0].dtype) or 4
+    size = call.item_size
     if call.name == "index_select" and rows <= _FEW_INDICES:
         blocks = min(-(-width // _INDEX_BLOCK), _INDEX_BLOCKS)
         turns = rows * -(-width // (blocks * _INDEX_BLOCK))
@@ -445,6 +445,11 @@ def _rows_taken(call: _Call) -> Parts | None:
     return Parts(f"by row, {call.precision}", (1, rows / 1e3, rows * width / 1e6, rows * width * size / 1e6))
 
 
+_FEW_INDICES, _INDEX_BLOCK, _INDEX_BLOCKS = 16, 128, 132 * 8
+"""Up to how many rows one kernel's threads take one after the other, each a value of all of them (``Indexing.cu``,
+``indexSelectSmallIndex``), and how many threads and blocks those are."""
+
+
 def _grouped(call: _Call) -> Parts | None:
     """Of norms of groups each group has a block, or a warp if it is small (``group_norm_kernel.cu``): blocks that do
     not fit at once follow one another, and those of the last ones are waited for. All numbers are then gone through
@@ -454,16 +459,10 @@ def _grouped(call: _Call) -> Parts | None:
         return None
     rows = shape[0] * groups
     size = math.prod(shape) // rows
-    threads = _GROUP_THREADS if size >= _GROUP_THREADS else _WARP
-    at_once = _TILES_AT_ONCE * min(_MOST_BLOCKS, _THREADS_HELD // threads)
-    waves = math.ceil(rows / at_once)
-    steps = math.ceil(size / threads)
+    threads = GROUP_BLOCK if size >= GROUP_BLOCK else _WARP
+    waves, steps = waves_of(rows, threads), math.ceil(size / threads)
     way = "small groups" if threads == _WARP else "groups"
     return Parts(way, (1, waves, waves * steps / 1e1, call.megabytes))
-
-
-_GROUP_THREADS, _THREADS_HELD, _MOST_BLOCKS = 512, 2048, 32
-"""Of a block, and threads and blocks that a multiprocessor holds at once."""
 
 
 def _by_norm(call: _Call) -> Parts:
@@ -471,9 +470,8 @@ def _by_norm(call: _Call) -> Parts:
     through all rows of sixteen of them, 64 at a time (``WeightNorm.cu``)."""
     shape, along = call.shapes[0], call.number("dim")
     if along == 0:
-        waves = math.ceil(shape[0] / (_TILES_AT_ONCE * _THREADS_HELD // _GROUP_THREADS))
-        steps = math.ceil(math.prod(shape[1:]) / _GROUP_THREADS)
-        return Parts("first", (1, call.megabytes, waves * (1 + steps)))
+        steps = math.ceil(math.prod(shape[1:]) / GROUP_BLOCK)
+        return Parts("first", (1, call.megabytes, waves_of(shape[0], GROUP_BLOCK) * (1 + steps)))
     rows = math.prod(shape) // shape[-1]
     waves = math.ceil(math.ceil(shape[-1] / 16) / _TILES_AT_ONCE)
     return Parts("last", (1, call.megabytes, waves * math.ceil(rows / 64)))
@@ -483,15 +481,11 @@ def _normalized(call: _Call) -> Parts | None:
     """Of few long rows each is gone through by one block, three times, while the device waits; others go by their bytes
     or their steps."""
     shape = call.shapes[0]
-    if len(shape) < 2 or shape[-1] < _LONG_ROW or math.prod(shape[:-1]) > _TILES_AT_ONCE or not _is_last(call):
+    if len(shape) < 2 or shape[-1] < _LONG_ROW or math.prod(shape[:-1]) > _TILES_AT_ONCE:
         return None
-    if not is_contiguous(call.tensors[0]):
+    if call.settings["dim"] != (len(shape) - 1,) or not is_contiguous(call.tensors[0]):
         return None
     return Parts(f"few long rows, {call.precision}", (1, shape[-1] / 1e3, call.megabytes))
-
-
-def _is_last(call: _Call) -> bool:
-    return call.settings["dim"] == (len(call.shapes[0]) - 1,)
 
 
 _LONG_ROW = 4096
@@ -527,11 +521,6 @@ def _joined(call: _Call) -> Parts | None:
     is_across = any(each.stride and each.stride[-1] != 1 for each in given)
     way = "dense" if is_dense else "across" if is_across else "strided"
     return Parts("pieces of sixteen bytes" if is_even else way, (1, call.megabytes, call.megabytes / (2 * size)))
-
-
-_FEW_INDICES, _INDEX_BLOCK, _INDEX_BLOCKS = 16, 128, 132 * 8
-"""Up to how many rows one kernel's threads take one after the other, each a value of all of them (``Indexing.cu``,
-``indexSelectSmallIndex``), and how many threads and blocks those are."""
 
 
 def _encoder(call: _Call) -> Parts:
@@ -593,7 +582,7 @@ def _picture_norm(call: _Call) -> Parts | None:
         return Parts("one pixel", (1, channels / 1e3, call.megabytes))
     if stride is None or stride[1] != 1:
         return None
-    is_uneven = channels * (element_size(call.tensors[0].dtype) or 4) % _LOADED_AT_ONCE
+    is_uneven = channels * call.item_size % _LOADED_AT_ONCE
     way = f"channels last, {call.precision}{', uneven' if is_uneven else ''}"
     return Parts(way, (1, call.megabytes, pixels / 1e6))
 
@@ -656,7 +645,7 @@ def _words_gradient(call: _Call) -> Parts:
     """Few words are gone through by each block of one kernel, more are sorted first."""
     grad, words = call.shapes[:2]
     count, width = math.prod(words), grad[-1]
-    size = (element_size(call.tensors[0].dtype) or 4) / 1e6
+    size = call.item_size / 1e6
     table = call.number("num_weights")
     filled, moved = table * width * size, count * width * size
     sums = sums_of_words(count, table, is_scaled=bool(call.number("scale_grad_by_freq", 0)))

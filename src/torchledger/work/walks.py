@@ -28,7 +28,7 @@ _THREADS = 2048
 """Threads that a multiprocessor holds."""
 
 _MOST_BLOCKS = 32
-_SOFTMAX_BLOCK, _SCAN_BLOCK, _SELECT_BLOCK, _GROUP_BLOCK = 1024, 512, 1024, 512
+_SOFTMAX_BLOCK, _SCAN_BLOCK, _SELECT_BLOCK, GROUP_BLOCK = 1024, 512, 1024, 512
 _SOFTMAX_READS = 8
 """Elements that a thread of a block reads at once, of half precision."""
 
@@ -148,9 +148,9 @@ def steps_of(name: str, walk: Walk) -> int:
     if family in _REDUCED:
         return _reduction_steps(walk)
     if family == "group norm":
-        return -(-walk.size // _GROUP_BLOCK) * _waves(walk.outer, _GROUP_BLOCK)
+        return -(-walk.size // GROUP_BLOCK) * waves_of(walk.outer, GROUP_BLOCK)
     if family == "selection":
-        return -(-walk.size // _SELECT_BLOCK) * _waves(walk.outer * walk.inner, _SELECT_BLOCK)
+        return -(-walk.size // _SELECT_BLOCK) * waves_of(walk.outer * walk.inner, _SELECT_BLOCK)
     return 0
 
 
@@ -159,14 +159,14 @@ def _softmax_steps(walk: Walk) -> int:
         if walk.size <= _SOFTMAX_BLOCK:
             return 0  # rows in registers, as many at once as fit
         threads = min(_SOFTMAX_BLOCK, power_below(walk.size // _SOFTMAX_READS))
-        return -(-walk.size // (threads * _SOFTMAX_READS)) * _waves(walk.outer, threads)
+        return -(-walk.size // (threads * _SOFTMAX_READS)) * waves_of(walk.outer, threads)
     across = min(walk.inner, _SOFTMAX_BLOCK)
     along = 1
     if across <= 2 * _WARP <= walk.size:
         while across * along * 2 <= _SOFTMAX_BLOCK and along * 2 <= walk.size:
             along *= 2
     blocks = walk.outer * -(-walk.inner // across)
-    return -(-walk.size // along) * _waves(blocks, across * along)
+    return -(-walk.size // along) * waves_of(blocks, across * along)
 
 
 def _scan_steps(walk: Walk) -> int:
@@ -174,11 +174,11 @@ def _scan_steps(walk: Walk) -> int:
         return 0  # by all blocks together
     if walk.inner > 1:
         threads = min(walk.inner, _SCAN_BLOCK)
-        return walk.size * _waves(walk.outer * -(-walk.inner // threads), threads)
+        return walk.size * waves_of(walk.outer * -(-walk.inner // threads), threads)
     wide = (9 + (walk.size - 1).bit_length() - (walk.outer - 1).bit_length()) // 2
     threads = 1 << min(max(wide, 4), 9)
     blocks = -(-walk.outer // (_SCAN_BLOCK // threads))
-    return -(-walk.size // (2 * threads)) * _waves(blocks, _SCAN_BLOCK)
+    return -(-walk.size // (2 * threads)) * waves_of(blocks, _SCAN_BLOCK)
 
 
 def _reduction_steps(walk: Walk) -> int:
@@ -200,11 +200,11 @@ def _reduction_steps(walk: Walk) -> int:
     blocks = results if is_inner else -(-results // (width * vector))
     at_once = _AT_ONCE * (2 if is_inner else 1)
     if own < min(_FEWEST_ALONE * height, _MOST_ALONE):
-        return math.ceil((_AROUND + own / at_once) * _waves(-(-blocks // height), width * height))
+        return math.ceil((_AROUND + own / at_once) * waves_of(-(-blocks // height), width * height))
     own /= height
     free = _MULTIPROCESSORS * (_THREADS // (width * height)) / blocks
     if own < _MOST_ALONE or free < 1:
-        return math.ceil((_AROUND + own / at_once) * _waves(blocks, width * height))
+        return math.ceil((_AROUND + own / at_once) * waves_of(blocks, width * height))
     sharing = max(min(math.ceil(free), own / _FEWEST_ALONE), own / _MOST_ALONE, 1.0)
     return math.ceil(_AROUND + own / sharing / at_once + sharing / (width * height if is_inner else height))
 
@@ -219,7 +219,11 @@ def power_below(count: int) -> int:
     return int(1 << (count.bit_length() - 1))
 
 
-def _waves(blocks: int, threads: int) -> int:
-    """How many blocks follow one another."""
+def waves_of(blocks: int, threads: int) -> int:
+    """How many of so many blocks, each of so many threads, follow one another on a multiprocessor.
+
+    >>> waves_of(528, 512), waves_of(529, 512), waves_of(132 * 32, 32)
+    (1, 2, 1)
+    """
     at_once = _MULTIPROCESSORS * min(_MOST_BLOCKS, max(1, _THREADS // max(_WARP, threads)))
     return -(-blocks // at_once)

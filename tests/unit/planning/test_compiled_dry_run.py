@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -65,15 +66,19 @@ def test_attention_runs_the_kernel_that_the_device_would_take(path: Path) -> Non
     assert any("_scaled_dot_product_cudnn_attention_backward" in name for name in names)
 
 
+def _train_by(update: Callable[[], object], model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Eight steps, each ended by ``update``."""
+    for _ in range(8):
+        model(torch.randn(BATCH, WIDTH, device="cuda")).sum().backward()
+        update()
+        optimizer.zero_grad()
+
+
 def test_the_state_of_an_optimizer_that_is_compiled_is_made_on_the_device(tmp_path: Path) -> None:
     def training() -> None:
         model = nn.Linear(WIDTH, WIDTH).cuda()
         optimizer = torch.optim.AdamW(model.parameters(), torch.tensor(1e-3))
-        update = torch.compile(lambda: optimizer.step())
-        for _ in range(8):
-            model(torch.randn(BATCH, WIDTH, device="cuda")).sum().backward()
-            update()
-            optimizer.zero_grad()
+        _train_by(torch.compile(lambda: optimizer.step()), model, optimizer)
 
     with open_ledger(run_without_device(training, tmp_path / "plan.ledger", MADE_UP).path) as reader:
         (step,) = reader.read(Step)
@@ -193,11 +198,7 @@ def test_what_adagrad_counts_its_steps_by_comes_to_the_device_where_its_step_is_
     def training() -> None:
         model = nn.Linear(WIDTH, WIDTH).cuda()
         optimizer = torch.optim.Adagrad(model.parameters(), foreach=True)
-        update = torch.compile(optimizer.step)
-        for _ in range(8):
-            model(torch.randn(BATCH, WIDTH, device="cuda")).sum().backward()
-            update()
-            optimizer.zero_grad()
+        _train_by(torch.compile(optimizer.step), model, optimizer)
 
     with open_ledger(run_without_device(training, tmp_path / "plan.ledger", MADE_UP).path) as reader:
         (step,) = reader.read(Step)
