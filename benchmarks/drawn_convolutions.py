@@ -4,7 +4,7 @@
 gradient of the weight alone at drawn configurations, warm and after the cache was swept: images and signals along one
 dimension, depthwise, grouped, patches, transposed, in four precisions, with channels last or not; ``--volumes`` draws
 those over three dimensions instead, ``--groups`` groups as residual networks have them, ``--patches`` images cut into
-patches, and what leaves pixels out.
+patches, and what leaves pixels out, ``--further`` what strangers' programs have beyond these.
 ``python benchmarks/drawn_convolutions.py data ROWS.json... -o FOLDER`` writes them as the launches that generated code
 would make of them, those in float32 that were not rounded for the tensor cores apart, and volumes apart; that needs no
 GPU. ``--device`` names the one that measured them.
@@ -265,6 +265,47 @@ def draw_volumes(count: int, seed: int) -> Iterator[ConvolutionCase]:
             yield case
 
 
+def draw_further(count: int, seed: int) -> Iterator[ConvolutionCase]:
+    """Configurations that strangers' programs had and the other draws have not: signals with wide filters in groups of
+    many channels, results of a few channels, widths that are multiples of 48, filters of five, wide transposed ones."""
+    pick = random.Random(f"further {seed}")
+    found = 0
+    wide = (48, 64, 80, 96, 128, 144, 160, 192, 240, 256, 288, 320, 384, 432, 512, 576, 640, 768)
+    while found < count:
+        kind = pick.choice((*("signal", "image") * 3, "few", "few", "five", "transposed"))
+        c_in, c_out = pick.choice(wide), pick.choice(wide)
+        width = pick.choice((7, 8, 14, 16, 19, 28, 32, 48, 56, 64, 96, 112, 128)) if pick.random() < 0.7 else 0
+        width, groups = width or pick.randrange(4, 192), 1
+        kernel, stride = 3, pick.choice((1, 1, 1, 1, 2))
+        if kind == "signal":
+            width = round(2 ** pick.uniform(5, 14))
+            kernel = pick.choice((3, 5, 7, 11, 15, 20, 25, 31, 40, 41, 64, 80, 127, 128, 251))
+            stride = pick.choice((1, 1, 1, 1, 2, 4))
+            c_in = pick.choice((1, 1, c_in, c_in, c_in))
+            each = pick.choice((1, 1, 2, 4, 8, 16, 32, 48, 64))
+            if c_in % each == 0 and pick.random() < 0.6:
+                groups, c_out = c_in // each, c_in * pick.choice((1, 1, 2))
+        elif kind == "few":
+            c_out, kernel = pick.choice((1, 1, 2, 3, 4, 6, 10, 12)), pick.choice((1, 1, 1, 3, 3, 7))
+        elif kind == "image":
+            c_out = pick.choice((c_in, c_in, c_out, min(2 * c_in, 1536), max(16, c_in // 3)))
+        elif kind == "five":
+            kernel, c_in = pick.choice((5, 5, 5, 7, 9)), pick.choice((3, c_in, c_in, c_in))
+        is_larger = kind == "transposed"
+        if is_larger:
+            kernel, stride, width = *pick.choice(((4, 2), (4, 2), (2, 2), (5, 2), (8, 4))), max(4, width // 4)
+        case = ConvolutionCase(
+            kind if kind in ("signal", "transposed") else "image", pick.choice(PRECISIONS),
+            max(1, round(2 ** pick.uniform(0, 8))), c_in, c_out, 1 if kind == "signal" else width, max(width, kernel),
+            kernel, stride, (kernel - stride) // 2 if is_larger else kernel // 2, groups,
+            channels_last=kind != "signal" and pick.random() < 0.6,
+        )  # fmt: skip
+        largest = max(math.prod(shape) for shape in case.shapes)
+        if 10 * _LEAST_FLOPS < case.flops < _MOST_FLOPS and largest < _MOST_ELEMENTS and min(case.shapes[2]) > 0:
+            found += 1
+            yield case
+
+
 def runs(case: ConvolutionCase, place: str) -> dict[str, Callable[[], Any]]:
     """What is timed of a case, by direction."""
     import torch
@@ -355,6 +396,7 @@ def main() -> None:
     drawn = parser.add_mutually_exclusive_group()
     drawn.add_argument("--volumes", dest="draw", action="store_const", const=draw_volumes)
     drawn.add_argument("--groups", dest="draw", action="store_const", const=draw_groups)
+    drawn.add_argument("--further", dest="draw", action="store_const", const=draw_further)
     drawn.add_argument("--patches", dest="draw", action="store_const", const=draw_patches)
     options = parser.parse_args()
     if options.what == "measure":

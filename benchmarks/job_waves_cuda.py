@@ -1,14 +1,15 @@
 """Jobs of two GPUs at several sizes: a strategy's own step without torchledger and in a recording, in turns.
 
-``python benchmarks/job_waves_cuda.py -o OUT [--budget S] [NAME:SIZE ...]``: all jobs start at once, each twice (plain,
-and under ``torchledger run --profile``), and compile beside each other; then one after the other passes a gate and has
-both GPUs for itself, plain and recorded in turns. OUT gets ``jobs.json`` (own times, peaks of memory) and
-``jobs.tar.gz`` (the ledgers), both written anew after each pair. ``job_waves_cuda.py --read OUT`` adds what the
+``python benchmarks/job_waves_cuda.py -o OUT [--budget S] [NAME:SIZE | script:NAME ...]``: all jobs start at once, each
+twice (plain, and under ``torchledger run --profile``), and compile beside each other; then one after the other passes
+a gate and has both GPUs for itself, plain and recorded in turns. OUT gets ``jobs.json`` (own times, peaks of memory)
+and ``jobs.tar.gz`` (the ledgers), both written anew after each pair. ``job_waves_cuda.py --read OUT`` adds what the
 ledgers say; that needs no GPU. With ``--rounds N`` each case is there N times, as ``NAME:SIZE#2`` and so on: what two
 plain runs of one program differ by is then beside what a recorded one does. With ``--watch`` each run has the median
 clocks and watts of each GPU beside its times: ``--watch alone:drawn17 ddp:drawn17 fsdp2:drawn17`` says whether what
 ranks take longer than a plan is the power limit's. ``--recorded`` leaves the plain runs out, and ``--caches FOLDER``
-keeps what was compiled for the next call: more jobs than a GPU holds at once go through in several.
+keeps what was compiled for the next call: more jobs than a GPU holds at once go through in several. ``script:NAME`` is
+a script of ``stranger_jobs``, which people write in their own way.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ NEEDS: tuple[str, ...] = ("two GPUs",)
 RUNS: tuple[tuple[str, ...], ...] = (("-o", "{out}"),)
 HERE = Path(__file__).resolve().parent
 PROGRAM = str(HERE / "job_programs.py")
+SCRIPT, SCRIPTS = "script", HERE / "stranger_jobs"
 STRATEGIES = ("ddp", "fsdp2", "tp", "tp_sp", "pp_1f1b")
 CASES = (
     *(f"{name}:medium" for name in STRATEGIES),
@@ -48,8 +50,12 @@ def jobs_of(case: str, options: argparse.Namespace, work: Path) -> tuple[Job, ..
     strategy, size = case.partition("#")[0].split(":")
     number = case.partition("#")[2]
     launch = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={options.ranks}")
-    program = (*launch, PROGRAM, strategy, "--size", size, "--device", options.device, "--steps", str(options.steps))
-    program += ("--clocks",) if options.clocks else ()
+    if strategy == SCRIPT:
+        program = (*launch, str(SCRIPTS / f"{size}.py"))
+    else:
+        asked = ("--size", size, "--device", options.device, "--steps", str(options.steps))
+        program = (*launch, PROGRAM, strategy, *asked)
+        program += ("--clocks",) if options.clocks else ()
     made = []
     for kind in options.kinds:
         name = f"{strategy}-{size}{number}-{kind}"

@@ -14,9 +14,15 @@ PROGRAM = Path(__file__).resolve().parent / "job_programs.py"
 
 
 def plan_arguments(strategy: str, size: str, device: str, *options: str) -> list[str]:
-    """What ``torchledger`` is given to plan a strategy for two ranks, or for one where each rank is for itself."""
+    """What ``torchledger`` is given to plan a strategy for two ranks, or for one where each rank is for itself.
+
+    The size of the strategy ``script`` is the name of one of ``stranger_jobs``.
+    """
     world = "1" if strategy.startswith("alone") else "2"
-    script = [str(PROGRAM), strategy, "--size", size, "--device", "cuda", "--steps", "12"]
+    if strategy == "script":
+        script = [str(PROGRAM.with_name("stranger_jobs") / f"{size}.py")]
+    else:
+        script = [str(PROGRAM), strategy, "--size", size, "--device", "cuda", "--steps", "12"]
     return ["plan", "--json", "--device", device, "--world", world, *options, *script]
 
 
