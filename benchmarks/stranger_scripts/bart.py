@@ -49,8 +49,15 @@ def collate(items):
 
 
 config = BartConfig(
-    d_model=768, encoder_layers=4, decoder_layers=4, encoder_attention_heads=12, decoder_attention_heads=12,
-    encoder_ffn_dim=3072, decoder_ffn_dim=3072, dropout=0.1, use_cache=False,
+    d_model=768,
+    encoder_layers=4,
+    decoder_layers=4,
+    encoder_attention_heads=12,
+    decoder_attention_heads=12,
+    encoder_ffn_dim=3072,
+    decoder_ffn_dim=3072,
+    dropout=0.1,
+    use_cache=False,
 )
 model = BartForConditionalGeneration(config).cuda().train()
 compiled = torch.compile(model, dynamic=True)

@@ -4,7 +4,34 @@ import torch.nn.functional as F
 from tick import steps
 
 torch.manual_seed(2024)
-CAT = [1460, 583, 2000000, 900000, 305, 24, 12517, 633, 3, 93145, 5683, 1500000, 3194, 27, 14992, 1000000, 10, 5652, 2173, 4, 1200000, 18, 15, 286181, 105, 142572]
+CAT = [
+    1460,
+    583,
+    2000000,
+    900000,
+    305,
+    24,
+    12517,
+    633,
+    3,
+    93145,
+    5683,
+    1500000,
+    3194,
+    27,
+    14992,
+    1000000,
+    10,
+    5652,
+    2173,
+    4,
+    1200000,
+    18,
+    15,
+    286181,
+    105,
+    142572,
+]
 NUM, EMB, BATCH = 13, 16, 32768
 
 
@@ -25,9 +52,15 @@ class FeatureEmbedding(nn.Module):
 class CrossMix(nn.Module):
     def __init__(self, d, layers=3, experts=4, rank=128):
         super().__init__()
-        self.u = nn.ParameterList(nn.Parameter(nn.init.xavier_normal_(torch.empty(experts, d, rank))) for _ in range(layers))
-        self.v = nn.ParameterList(nn.Parameter(nn.init.xavier_normal_(torch.empty(experts, d, rank))) for _ in range(layers))
-        self.c = nn.ParameterList(nn.Parameter(nn.init.xavier_normal_(torch.empty(experts, rank, rank))) for _ in range(layers))
+        self.u = nn.ParameterList(
+            nn.Parameter(nn.init.xavier_normal_(torch.empty(experts, d, rank))) for _ in range(layers)
+        )
+        self.v = nn.ParameterList(
+            nn.Parameter(nn.init.xavier_normal_(torch.empty(experts, d, rank))) for _ in range(layers)
+        )
+        self.c = nn.ParameterList(
+            nn.Parameter(nn.init.xavier_normal_(torch.empty(experts, rank, rank))) for _ in range(layers)
+        )
         self.b = nn.ParameterList(nn.Parameter(torch.zeros(d)) for _ in range(layers))
         self.gate = nn.ModuleList(nn.Linear(d, 1, bias=False) for _ in range(experts))
 
@@ -63,7 +96,9 @@ class DeepCross(nn.Module):
 
 
 def regularization(model, lam=1e-6):
-    return sum(lam / 2 * p.pow(2).sum() for n, p in model.named_parameters() if n.startswith("cross") or n.startswith("mlp"))
+    return sum(
+        lam / 2 * p.pow(2).sum() for n, p in model.named_parameters() if n.startswith("cross") or n.startswith("mlp")
+    )
 
 
 model = DeepCross().cuda()

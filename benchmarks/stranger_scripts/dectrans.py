@@ -12,10 +12,25 @@ device = "cuda"
 class DecisionTransformer(nn.Module):
     def __init__(self):
         super().__init__()
-        config = GPT2Config(vocab_size=1, n_embd=HID, n_layer=6, n_head=6, n_inner=4 * HID, activation_function="relu", n_positions=1024, resid_pdrop=0.1, attn_pdrop=0.1, use_cache=False)
+        config = GPT2Config(
+            vocab_size=1,
+            n_embd=HID,
+            n_layer=6,
+            n_head=6,
+            n_inner=4 * HID,
+            activation_function="relu",
+            n_positions=1024,
+            resid_pdrop=0.1,
+            attn_pdrop=0.1,
+            use_cache=False,
+        )
         self.transformer = GPT2Model(config)
         self.embed_timestep = nn.Embedding(MAX_EP, HID)
-        self.embed_return, self.embed_state, self.embed_action = nn.Linear(1, HID), nn.Linear(STATE, HID), nn.Linear(ACT, HID)
+        self.embed_return, self.embed_state, self.embed_action = (
+            nn.Linear(1, HID),
+            nn.Linear(STATE, HID),
+            nn.Linear(ACT, HID),
+        )
         self.embed_ln = nn.LayerNorm(HID)
         self.predict_action = nn.Sequential(nn.Linear(HID, ACT), nn.Tanh())
 
@@ -33,17 +48,23 @@ rng = np.random.default_rng(0)
 trajectories = []
 for _ in range(200):
     n = int(rng.integers(200, MAX_EP))
-    trajectories.append({
-        "observations": rng.standard_normal((n, STATE), dtype=np.float32),
-        "actions": np.tanh(rng.standard_normal((n, ACT), dtype=np.float32)),
-        "rtg": rng.standard_normal(n, dtype=np.float32).cumsum()[::-1].copy(),
-    })
+    trajectories.append(
+        {
+            "observations": rng.standard_normal((n, STATE), dtype=np.float32),
+            "actions": np.tanh(rng.standard_normal((n, ACT), dtype=np.float32)),
+            "rtg": rng.standard_normal(n, dtype=np.float32).cumsum()[::-1].copy(),
+        }
+    )
 lens = np.array([len(t["rtg"]) for t in trajectories])
 p_sample = lens / lens.sum()
 
 
 def get_batch():
-    s, a, r = np.zeros((BATCH, K, STATE), np.float32), np.full((BATCH, K, ACT), -10, np.float32), np.zeros((BATCH, K, 1), np.float32)
+    s, a, r = (
+        np.zeros((BATCH, K, STATE), np.float32),
+        np.full((BATCH, K, ACT), -10, np.float32),
+        np.zeros((BATCH, K, 1), np.float32),
+    )
     ts, m = np.zeros((BATCH, K), np.int64), np.zeros((BATCH, K), np.int64)
     for j, which in enumerate(rng.choice(len(trajectories), BATCH, p=p_sample)):
         traj = trajectories[which]

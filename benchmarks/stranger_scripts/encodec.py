@@ -93,7 +93,9 @@ class Codebook(nn.Module):
 
 
 def mel_like(x, n):
-    return torch.stft(x.squeeze(1), n, n // 4, window=torch.hann_window(n, device=x.device), normalized=True, return_complex=True).abs()
+    return torch.stft(
+        x.squeeze(1), n, n // 4, window=torch.hann_window(n, device=x.device), normalized=True, return_complex=True
+    ).abs()
 
 
 e1, e2, e3 = (m.cuda() for m in encoder())

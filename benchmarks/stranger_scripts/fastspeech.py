@@ -53,7 +53,17 @@ class Predictor(nn.Module):
 class PostNet(nn.Sequential):
     def __init__(self, c=512):
         size = [MELS, c, c, c, c, MELS]
-        super().__init__(*(nn.Sequential(nn.Conv1d(i, o, 5, padding=2), nn.BatchNorm1d(o), nn.Tanh() if n < 4 else nn.Identity(), nn.Dropout(0.5)) for n, (i, o) in enumerate(zip(size, size[1:]))))
+        super().__init__(
+            *(
+                nn.Sequential(
+                    nn.Conv1d(i, o, 5, padding=2),
+                    nn.BatchNorm1d(o),
+                    nn.Tanh() if n < 4 else nn.Identity(),
+                    nn.Dropout(0.5),
+                )
+                for n, (i, o) in enumerate(zip(size, size[1:]))
+            )
+        )
 
 
 class FastSpeech2(nn.Module):

@@ -68,18 +68,37 @@ class MeshGraphNet(nn.Module):
 
 def make_mesh(nx, ny):
     idx = torch.arange(nx * ny).view(nx, ny)
-    quads = [(idx[:-1].flatten(), idx[1:].flatten()), (idx[:, :-1].flatten(), idx[:, 1:].flatten()), (idx[:-1, :-1].flatten(), idx[1:, 1:].flatten())]
+    quads = [
+        (idx[:-1].flatten(), idx[1:].flatten()),
+        (idx[:, :-1].flatten(), idx[:, 1:].flatten()),
+        (idx[:-1, :-1].flatten(), idx[1:, 1:].flatten()),
+    ]
     s, r = torch.cat([q[0] for q in quads]), torch.cat([q[1] for q in quads])
-    pos = torch.stack(torch.meshgrid(torch.linspace(0, 1.6, nx), torch.linspace(0, 0.41, ny), indexing="ij"), -1).view(-1, 2)
+    pos = torch.stack(torch.meshgrid(torch.linspace(0, 1.6, nx), torch.linspace(0, 0.41, ny), indexing="ij"), -1).view(
+        -1, 2
+    )
     kind = torch.where(torch.rand(nx * ny) < 0.1, torch.randint(1, TYPES, (nx * ny,)), 0)
-    return dict(pos=pos + 0.003 * torch.randn_like(pos), kind=kind, senders=torch.cat([s, r]), receivers=torch.cat([r, s]), velocity=torch.randn(20, nx * ny, 2))
+    return dict(
+        pos=pos + 0.003 * torch.randn_like(pos),
+        kind=kind,
+        senders=torch.cat([s, r]),
+        receivers=torch.cat([r, s]),
+        velocity=torch.randn(20, nx * ny, 2),
+    )
 
 
 def collate(graphs):
     out, base = {k: [] for k in ("pos", "kind", "senders", "receivers", "velocity", "target")}, 0
     for g in graphs:
         t = random.randrange(19)
-        for k, v in dict(pos=g["pos"], kind=g["kind"], senders=g["senders"] + base, receivers=g["receivers"] + base, velocity=g["velocity"][t], target=g["velocity"][t + 1]).items():
+        for k, v in dict(
+            pos=g["pos"],
+            kind=g["kind"],
+            senders=g["senders"] + base,
+            receivers=g["receivers"] + base,
+            velocity=g["velocity"][t],
+            target=g["velocity"][t + 1],
+        ).items():
             out[k].append(v)
         base += len(g["pos"])
     return {k: torch.cat(v).cuda() for k, v in out.items()}

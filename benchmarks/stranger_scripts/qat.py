@@ -61,7 +61,9 @@ class Basic(nn.Module):
         super().__init__()
         self.conv1, self.bn1 = QuantConv2d(i, o, 3, stride), nn.BatchNorm2d(o)
         self.conv2, self.bn2 = QuantConv2d(o, o, 3), nn.BatchNorm2d(o)
-        self.down = nn.Sequential(QuantConv2d(i, o, 1, stride), nn.BatchNorm2d(o)) if stride > 1 or i != o else nn.Identity()
+        self.down = (
+            nn.Sequential(QuantConv2d(i, o, 1, stride), nn.BatchNorm2d(o)) if stride > 1 or i != o else nn.Identity()
+        )
 
     def forward(self, x):
         out = F.relu(self.bn1(self.conv1(x)))
@@ -72,7 +74,16 @@ class QResNet18(nn.Module):
     def __init__(self):
         super().__init__()
         self.stem = nn.Sequential(QuantConv2d(3, 64, 7, 2, True), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
-        plan = [(64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2), (256, 256, 1), (256, 512, 2), (512, 512, 1)]
+        plan = [
+            (64, 64, 1),
+            (64, 64, 1),
+            (64, 128, 2),
+            (128, 128, 1),
+            (128, 256, 2),
+            (256, 256, 1),
+            (256, 512, 2),
+            (512, 512, 1),
+        ]
         self.layers = nn.Sequential(*(Basic(*p) for p in plan))
         self.fc = nn.Linear(512, 1000)
 
@@ -87,7 +98,9 @@ for m in teacher.modules():
 net = torch.compile(student)
 scales = [p for n, p in student.named_parameters() if n.endswith("scale")]
 weights = [p for n, p in student.named_parameters() if not n.endswith("scale")]
-opt = torch.optim.SGD([{"params": weights, "weight_decay": 1e-4}, {"params": scales, "lr": 1e-3}], lr=0.01, momentum=0.9, nesterov=True)
+opt = torch.optim.SGD(
+    [{"params": weights, "weight_decay": 1e-4}, {"params": scales, "lr": 1e-3}], lr=0.01, momentum=0.9, nesterov=True
+)
 images = torch.randn(256, 3, 224, 224).pin_memory()
 labels = torch.randint(0, 1000, (256,))
 correct = seen = 0

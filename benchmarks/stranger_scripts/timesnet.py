@@ -13,14 +13,26 @@ class Series(Dataset):
         t = torch.arange(n)[:, None].float()
         waves = sum(torch.rand(VARS) * torch.sin(2 * math.pi * t / p) for p in (24, 48, 96, 144))
         self.data = waves + 0.3 * torch.randn(n, VARS)
-        stamp = torch.stack([t[:, 0] / 6 % 24 / 23 - 0.5, t[:, 0] // 144 % 7 / 6 - 0.5, t[:, 0] // 144 % 30 / 29 - 0.5, t[:, 0] // 144 % 365 / 364 - 0.5], 1)
+        stamp = torch.stack(
+            [
+                t[:, 0] / 6 % 24 / 23 - 0.5,
+                t[:, 0] // 144 % 7 / 6 - 0.5,
+                t[:, 0] // 144 % 30 / 29 - 0.5,
+                t[:, 0] // 144 % 365 / 364 - 0.5,
+            ],
+            1,
+        )
         self.stamp = stamp
 
     def __len__(self):
         return len(self.data) - SEQ - PRED + 1
 
     def __getitem__(self, i):
-        return self.data[i : i + SEQ].numpy(), self.data[i + SEQ : i + SEQ + PRED].numpy(), self.stamp[i : i + SEQ].numpy()
+        return (
+            self.data[i : i + SEQ].numpy(),
+            self.data[i + SEQ : i + SEQ + PRED].numpy(),
+            self.stamp[i : i + SEQ].numpy(),
+        )
 
 
 class Inception(nn.Module):

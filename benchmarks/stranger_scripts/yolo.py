@@ -15,14 +15,20 @@ class Pictures(Dataset):
     def __getitem__(s, i):
         n = int(torch.randint(3, 20, ()))
         boxes = torch.zeros(20, 5)
-        boxes[:n] = torch.cat([torch.randint(0, NC, (n, 1)).float(), 0.2 + 0.6 * torch.rand(n, 2), 0.05 + 0.3 * torch.rand(n, 2)], 1)
+        boxes[:n] = torch.cat(
+            [torch.randint(0, NC, (n, 1)).float(), 0.2 + 0.6 * torch.rand(n, 2), 0.05 + 0.3 * torch.rand(n, 2)], 1
+        )
         return s.cache[i % 48], boxes
 
 
 class Conv(nn.Module):
     def __init__(s, i, o, k=1, st=1):
         super().__init__()
-        s.conv, s.bn, s.act = nn.Conv2d(i, o, k, st, k // 2, bias=False), nn.BatchNorm2d(o, eps=1e-3, momentum=0.03), nn.SiLU(inplace=True)
+        s.conv, s.bn, s.act = (
+            nn.Conv2d(i, o, k, st, k // 2, bias=False),
+            nn.BatchNorm2d(o, eps=1e-3, momentum=0.03),
+            nn.SiLU(inplace=True),
+        )
 
     def forward(s, x):
         return s.act(s.bn(s.conv(x)))
@@ -93,13 +99,20 @@ def assign(scores, boxes, anchors, labels, gt, k=10):
 
 def criterion(outs, t):
     dist, cls = torch.cat([o.flatten(2) for o in outs], 2).transpose(1, 2).float().split((4, NC), 2)
-    grids = [torch.meshgrid(torch.arange(o.shape[2], device="cuda") + 0.5, torch.arange(o.shape[3], device="cuda") + 0.5, indexing="ij") for o in outs]
+    grids = [
+        torch.meshgrid(
+            torch.arange(o.shape[2], device="cuda") + 0.5, torch.arange(o.shape[3], device="cuda") + 0.5, indexing="ij"
+        )
+        for o in outs
+    ]
     pts = torch.cat([torch.stack([x, y], -1).view(-1, 2) * st for (y, x), st in zip(grids, (8, 16, 32))])
     scale = torch.cat([torch.full((o[0, 0].numel(), 1), st, device="cuda") for o, st in zip(outs, (8, 16, 32))])
     lt, rb = (F.softplus(dist) * scale).chunk(2, -1)
     boxes = torch.cat([pts - lt, pts + rb], -1)
     xy, wh = t[..., 1:3] * IMG, t[..., 3:] * IMG
-    target, tbox, fg = assign(cls.detach().sigmoid(), boxes.detach(), pts, t[..., 0].long(), torch.cat([xy - wh / 2, xy + wh / 2], -1))
+    target, tbox, fg = assign(
+        cls.detach().sigmoid(), boxes.detach(), pts, t[..., 0].long(), torch.cat([xy - wh / 2, xy + wh / 2], -1)
+    )
     total = max(target.sum().item(), 1)
     lbox = ((1 - ciou(boxes[fg], tbox[fg])) * target.sum(-1)[fg]).sum() / total
     lcls = F.binary_cross_entropy_with_logits(cls, target, reduction="none").sum() / total
