@@ -4,7 +4,8 @@
 gradient of the weight alone at drawn configurations, warm and after the cache was swept: images and signals along one
 dimension, depthwise, grouped, patches, transposed, in four precisions, with channels last or not; ``--volumes`` draws
 those over three dimensions instead, ``--groups`` groups as residual networks have them, ``--patches`` images cut into
-patches, and what leaves pixels out, ``--further`` what strangers' programs have beyond these.
+patches, and what leaves pixels out, ``--further`` what strangers' programs have beyond these, ``--wide`` signals
+under wide filters.
 ``python benchmarks/drawn_convolutions.py data ROWS.json... -o FOLDER`` writes them as the launches that generated code
 would make of them, those in float32 that were not rounded for the tensor cores apart, and volumes apart; that needs no
 GPU. ``--device`` names the one that measured them.
@@ -306,6 +307,29 @@ def draw_further(count: int, seed: int) -> Iterator[ConvolutionCase]:
             yield case
 
 
+def draw_wide(count: int, seed: int) -> Iterator[ConvolutionCase]:
+    """Signals whose filters have more than 32 taps, as speech and audio have them: for these a library has few kernels
+    that use the tensor cores. Whole ones, and groups of one channel to a few hundred."""
+    pick = random.Random(f"wide {seed}")
+    found = 0
+    while found < count:
+        kernel = pick.choice((33, 40, 41, 48, 63, 64, 80, 95, 101, 127, 128, 128, 160, 200, 251))
+        c_in = pick.choice((1, 16, 32, 48, 64, 80, 96, 128, 144, 192, 256, 320, 384, 512, 640, 768, 1024, 1280))
+        c_out, groups = pick.choice((16, 32, 64, 80, 96, 128, 192, 256, 384, 512, 768)), 1
+        each = pick.choice((1, 2, 4, 8, 16, 32, 48, 64, 80, 128, 256))
+        if pick.random() < 0.45 and each < c_in and c_in % each == 0:
+            groups, c_out = c_in // each, c_in * pick.choice((1, 1, 1, 2))
+        width = round(2 ** pick.uniform(4.5, 14))
+        case = ConvolutionCase(
+            "signal", pick.choice(PRECISIONS), max(1, round(2 ** pick.uniform(0, 7))), c_in, c_out, 1,
+            max(width, kernel), kernel, pick.choice((1, 1, 1, 1, 2, 4)), kernel // 2, groups, channels_last=False,
+        )  # fmt: skip
+        largest = max(math.prod(shape) for shape in case.shapes)
+        if 10 * _LEAST_FLOPS < case.flops < _MOST_FLOPS / 4 and largest < _MOST_ELEMENTS // 2:
+            found += 1
+            yield case
+
+
 def runs(case: ConvolutionCase, place: str) -> dict[str, Callable[[], Any]]:
     """What is timed of a case, by direction."""
     import torch
@@ -393,10 +417,12 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=4000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="NVIDIA H200")
+    parser.add_argument("--name", default="drawn", help="how the files of the data begin")
     drawn = parser.add_mutually_exclusive_group()
     drawn.add_argument("--volumes", dest="draw", action="store_const", const=draw_volumes)
     drawn.add_argument("--groups", dest="draw", action="store_const", const=draw_groups)
     drawn.add_argument("--further", dest="draw", action="store_const", const=draw_further)
+    drawn.add_argument("--wide", dest="draw", action="store_const", const=draw_wide)
     drawn.add_argument("--patches", dest="draw", action="store_const", const=draw_patches)
     options = parser.parse_args()
     if options.what == "measure":
@@ -407,14 +433,15 @@ def main() -> None:
         ]
         print(f"{time_all(asked, options.output, options.limit)} rows", flush=True)
         return
+    of_these = "" if options.name == "drawn" else f"{options.name}-"
     rows = [
-        {**row, "case": f"{place}-{row['case']}" if place else row["case"]}
+        {**row, "case": f"{of_these}{place}-{row['case']}" if place or of_these else row["case"]}
         for place, path in enumerate(options.rows)
         for row in json.loads(path.read_text())
     ]
     for is_deep, is_exact in itertools.product((False, True), repeat=2):
         kind = "volumes" if is_deep else "convolutions"
-        path = options.output / f"drawn_{'exact_' if is_exact else ''}{kind}_torch2.11.launches"
+        path = options.output / f"{options.name}_{'exact_' if is_exact else ''}{kind}_torch2.11.launches"
         some = [row for row in rows if (bool(row.get("depth")), row["precision"] == "float32") == (is_deep, is_exact)]
         if some:
             print(f"{path}: {write_data(path, launches(some), options.device):,} launches")

@@ -236,8 +236,8 @@ def main() -> None:
     if arguments.own_constants is not None:
         own = read_constants(arguments.own_constants)
         model = replace(model, machine=replace(model.machine, own_constants=own))
-    drawn = measured("attention", "library", "drawn_library", "drawn_convolutions")
-    exact = measured("drawn_exact_convolutions", "programs")
+    drawn = measured("attention", "library", "drawn_library", "drawn_convolutions", "further_convolutions")
+    exact = measured("drawn_exact_convolutions", "further_exact_convolutions", "programs")
     rounded = measured("rounded_products", "programs_tf32")
     programs = sorted({item.program for item in [*drawn, *exact, *rounded]})
     if arguments.seed is not None:

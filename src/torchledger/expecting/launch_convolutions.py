@@ -33,6 +33,15 @@ ONE_BY_ONE = "one by one"
 EXACT_FLOAT32 = "exact float32"
 """The column of convolutions of float32 that must not be rounded for the tensor cores."""
 
+OF_WIDE_FILTERS = " of wide filters"
+"""What the name of a convolution's family ends in where its filters have more than 32 taps along one side: cuDNN 9 has
+few kernels for these that use the tensor cores, and takes up to a hundred times as long where it takes none."""
+
+WIDE = "wide filters"
+"""The column of these."""
+
+_WIDEST_USUAL = 32  # taps
+
 SINGLE = 4.0  # bytes of an element
 
 
@@ -68,6 +77,7 @@ def convolution_columns(launch: Launch, machine: Machine) -> dict[str, float]:
         "weight channels last": float(weight.stride[1] == 1 and per_group > 1),
         "result channels last": float(len(result.shape) == 4 and result.stride[1] == 1),
         "gradients": float(len(planes_of(outputs))),
+        WIDE: float(max(tall, kernel) > _WIDEST_USUAL),
         "channel alignment": alignment_of(per_group),
         "out channel alignment": alignment_of(out_channels),
         DEEP: deep,

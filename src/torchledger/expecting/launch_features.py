@@ -27,7 +27,7 @@ from torchledger.expecting.kernel_details import (
     once,
 )
 from torchledger.expecting.launch_attention import attention_call
-from torchledger.expecting.launch_convolutions import ALONE
+from torchledger.expecting.launch_convolutions import ALONE, OF_WIDE_FILTERS, WIDE
 from torchledger.expecting.launch_costs import kernel_costs
 from torchledger.expecting.launch_families import LIBRARY, family_of
 from torchledger.expecting.launch_library import expected_columns, library_columns
@@ -205,6 +205,8 @@ def _features(
         baseline_us = math.exp(expected[EXPECTED])
     if values.get(DEEP):
         family += OF_VOLUMES
+    elif values.get(WIDE):
+        family += OF_WIDE_FILTERS
     return LaunchFeatures(family, values, baseline_us, roofline_us, parts_us, streamed)
 
 

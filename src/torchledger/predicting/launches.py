@@ -12,7 +12,7 @@ import numpy as np
 from torchledger.errors import PredictError
 from torchledger.expecting.adaptive_pools import ADAPTIVE_POOLS
 from torchledger.expecting.atomic_lines import WAITING_WIDTH
-from torchledger.expecting.launch_convolutions import EXACT_FLOAT32, ONE_BY_ONE
+from torchledger.expecting.launch_convolutions import EXACT_FLOAT32, OF_WIDE_FILTERS, ONE_BY_ONE
 from torchledger.expecting.launch_costs import WAITING
 from torchledger.expecting.launch_families import LIBRARY
 from torchledger.expecting.launch_features import LaunchFeatures, features_of_launches, knows_steps
@@ -164,8 +164,8 @@ def _of_templates(
 
 def _broader(family: str) -> str:
     """The family that is asked where a model has not learned this one: of volumes about the images that they fold
-    into, of adaptive pools as of other libraries' calls."""
-    return LIBRARY if family == ADAPTIVE_POOLS else family.removesuffix(OF_VOLUMES)
+    into, of wide filters about others, of adaptive pools as of other libraries' calls."""
+    return LIBRARY if family == ADAPTIVE_POOLS else family.removesuffix(OF_VOLUMES).removesuffix(OF_WIDE_FILTERS)
 
 
 def _knows_steps(model: TimeModel) -> bool:

@@ -139,15 +139,14 @@ def _recurrent(call: _Call) -> Parts:
     turns, weights, cells = length * layers, gates * hidden**2, batch * gates * hidden
     inputs = length * cells * directions * (width + (count - 1) * hidden * directions)
     amounts: tuple[float, ...]
-    # What is trained runs forward as it can run backward.
-    plain, gated = _MOST_PERSISTENT_BACKWARD if call.number("train", 1) or call.is_backward else _MOST_PERSISTENT
+    plain, gated = _MOST_PERSISTENT_BACKWARD if call.is_backward else _MOST_PERSISTENT
     is_small = hidden <= (plain if gates == 1 else gated) and call.tensors[0].dtype != "bfloat16"
     if is_small and not is_packed and not call.number("proj_size", 0):
         kind = f", {gates} gates" if call.precision == "float32" else ""
         rows = turns * math.ceil(batch / 64) * (1.0 if call.is_backward else hidden / 1e2)
         amounts = (layers * weights / 1e4, layers * width / 1e3, turns * weights / 1e6, rows)
-        is_wide = hidden > _NARROW and not call.is_backward
-        way = f"persistent, {call.precision}{kind}{', wide' if is_wide else ''}"
+        wide = 0 if call.is_backward else sum(hidden > most for most in _NARROW)
+        way = f"persistent, {call.precision}{kind}{('', ', wide', ', wider')[wide]}"
     else:
         tiles = math.ceil(batch / 64) * math.ceil(gates * hidden / 128) / _TILES_AT_ONCE
         amounts = (turns * weights / 1e6, turns * tiles, turns * max(0.0, tiles - 1), turns * hidden / 1e3)
@@ -156,8 +155,8 @@ def _recurrent(call: _Call) -> Parts:
     return Parts(way, (*always, *amounts))
 
 
-_NARROW = 96
-"""Hidden sizes up to which a persistent kernel holds all weights in registers."""
+_NARROW = (96, 128)
+"""Hidden sizes up to which a persistent kernel holds all weights in registers, and up to which most of them."""
 
 _GATES = {2: 4, 3: 3}
 """By cuDNN's number of a mode: LSTM and GRU; plain recurrent networks have one."""

@@ -203,6 +203,15 @@ def _grid_sampled_backward(call: OpCall) -> Cost | None:
     return revised(cost, bytes_quality="upper_bound", basis="the whole image read and its gradient written")
 
 
+def _gathered_statistics(call: OpCall) -> Cost | None:
+    """What ranks summed of each channel, put together: of the image, which comes first, the dtype alone is asked."""
+    sums = call.tensor(1)
+    if sums is None or len(sums.shape) != 2:
+        return None
+    channels = Tensor((sums.shape[1],), sums.dtype)
+    return revised(memory_cost(call.tensors[1:], [channels, channels]), bytes_quality="estimated")
+
+
 def _channel_statistics(call: OpCall) -> Cost | None:
     """Sums over all but the channels: ``batch_norm_stats``, ``batch_norm_backward_reduce``."""
     source = call.tensor(0)
@@ -312,6 +321,7 @@ LAYER_COSTS: Mapping[str, Formula] = {
     **named("grid_sampler_2d grid_sampler_3d cudnn_grid_sampler", _grid_sampled),
     **named("grid_sampler_2d_backward grid_sampler_3d_backward", _grid_sampled_backward),
     **named("batch_norm_stats batch_norm_backward_reduce", _channel_statistics),
+    **named("batch_norm_gather_stats batch_norm_gather_stats_with_counts", _gathered_statistics),
     "_weight_norm_interface": _weight_norm,
 }
 """Operator name (without namespace and in-place mark) to its formula."""

@@ -36,9 +36,10 @@ def test_time_steps_of_all_layers_and_directions_follow_one_another() -> None:
     [
         ("aten::_cudnn_rnn", "float32", 2, 128, "persistent, float32, 4 gates, wide"),
         ("aten::_cudnn_rnn", "float32", 2, 96, "persistent, float32, 4 gates"),
-        ("aten::_cudnn_rnn", "float32", 2, 192, "standard, float32"),
-        ("aten::_cudnn_rnn", "float16", 1, 256, "persistent, half, wide"),
-        ("aten::_cudnn_rnn", "float16", 1, 384, "standard, half"),
+        ("aten::_cudnn_rnn", "float32", 2, 192, "persistent, float32, 4 gates, wider"),
+        ("aten::_cudnn_rnn", "float32", 2, 200, "standard, float32"),
+        ("aten::_cudnn_rnn", "float16", 1, 384, "persistent, half, wider"),
+        ("aten::_cudnn_rnn", "float16", 1, 392, "standard, half"),
         ("aten::_cudnn_rnn", "bfloat16", 3, 64, "standard, half"),
         ("aten::_cudnn_rnn_backward", "float32", 3, 128, "persistent, float32, 3 gates"),
         ("aten::_cudnn_rnn_backward", "float32", 3, 192, "standard, float32"),
@@ -51,10 +52,14 @@ def test_small_layers_are_persistent_where_torch_says_so(
     assert parts is not None and parts.way == way
 
 
-def test_what_is_not_trained_may_be_persistent_though_its_gradients_could_not() -> None:
-    settings = (*_recurrent(hidden_size=192), ("train", (0,)))
-    parts = parts_of("aten::_cudnn_rnn", [_tensor(8, 4, 32)], settings)
-    assert parts is not None and parts.way == "persistent, float32, 4 gates, wide"
+@pytest.mark.parametrize("train", [0, 1])
+def test_a_forward_may_be_persistent_though_its_gradients_could_not(train: int) -> None:
+    settings = (*_recurrent(hidden_size=192), ("train", (train,)))
+    forward, backward = (
+        parts_of(f"aten::_cudnn_rnn{name}", [_tensor(8, 4, 32)], settings) for name in ("", "_backward")
+    )
+    assert forward is not None and forward.way.startswith("persistent")
+    assert backward is not None and backward.way.startswith("standard")
 
 
 def test_packed_sequences_take_their_turns_by_the_standard_way() -> None:

@@ -396,3 +396,13 @@ def test_how_many_dimensions_of_a_tensor_are_sparse_is_asked_without_a_launch() 
     held = Tensor((4, 8), "float32", None, 400, 80)
     for name in ("aten::sparse_dim", "aten::dense_dim"):
         assert op_cost(OpCall(name, (held,))).bytes_moved == 0
+
+
+def test_sums_that_ranks_put_together_read_none_of_the_image_that_tells_their_dtype() -> None:
+    image, sums, channels = (
+        Tensor((192, 256, 56, 56), "bfloat16"),
+        Tensor((2, 256), "float32"),
+        Tensor((256,), "float32"),
+    )
+    cost = op_cost(OpCall("aten::batch_norm_gather_stats_with_counts", (image, sums, sums, channels, channels)))
+    assert cost.bytes_moved == 4 * (2 * 2 * 256 + 2 * 256 + 2 * 256)
