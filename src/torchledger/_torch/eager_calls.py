@@ -41,6 +41,7 @@ from torchledger._torch.user_lines import PLANS_BEGIN, is_of_python
 from torchledger.claims import claim
 from torchledger.signals import let_through
 from torchledger.work.collectives import collective_kind
+from torchledger.work.host_waits import DRIVER_WAITS
 from torchledger.work.op_shapes import Argument, OpCall, Tensor
 from torchledger.work.settings import Parameter
 
@@ -106,6 +107,17 @@ class EagerCall:
     parameters: tuple[Parameter | None, ...] | None = None
 
 
+@dataclass(frozen=True)
+class HostWait:
+    """The program has its host wait, by the driver's call of this ``name``, behind so many of the calls that were
+    heard (``behind``). ``placed`` says for what, ``sources`` as of an ``EagerCall`` from where."""
+
+    name: str
+    behind: int
+    placed: Placed
+    sources: tuple[str, ...] = ()
+
+
 class EagerCalls(TorchDispatchMode):
     """Listens between ``start`` and ``stop``, which belong on one thread; ``calls`` are in order for each thread.
 
@@ -120,7 +132,7 @@ class EagerCalls(TorchDispatchMode):
     def __init__(self, inside: Callable[[], str | None]) -> None:
         super().__init__()
         self.graphs: list[tuple[str, Placed]] = []
-        self.host_waits: list[tuple[str, Placed]] = []
+        self.host_waits: list[HostWait] = []
         self._streams: StreamOrder | None = None
         self._inside = inside
         self._is_entered = False
@@ -156,7 +168,7 @@ class EagerCalls(TorchDispatchMode):
         self._streams = active_order()
         if self._streams is not None:
             self._streams.begin()
-            self._streams.on_host_wait = lambda name, placed: self.host_waits.append((name, placed))
+            self._streams.on_host_wait = self._note_host_wait
         propagator = getattr(sys.modules.get(_SHARDINGS), "ShardingPropagator", None)
         if hasattr(propagator, _WHAT_WOULD_COME):
             self._patches.around(propagator, _WHAT_WOULD_COME, self._while_asked)
@@ -224,6 +236,17 @@ class EagerCalls(TorchDispatchMode):
         if self._storages is not None and self._is_entered:
             with _unseen():
                 self._storages.find_gradients()
+
+    def _note_host_wait(self, name: str, placed: Placed) -> None:
+        if not self._is_entered or name not in DRIVER_WAITS:
+            return
+        try:
+            sources, _, _ = self._stack(sys._getframe(3))
+            with self._lock:
+                self.host_waits.append(HostWait(name, len(self.calls), placed, sources))
+        except Exception as error:  # the program goes on
+            let_through(error)
+            self.faults.append(f"{name}: {type(error).__name__}: {error}")
 
     def hear_inside(self, result: Any) -> None:
         """A compiled graph's call has made or written ``result`` without asking an operator for it."""

@@ -17,7 +17,7 @@ from torchledger.work.graph_collectives import WAIT, GraphCollective, graph_coll
 from torchledger.work.op_shapes import OpCall
 
 if TYPE_CHECKING:
-    from torchledger._torch.eager_calls import EagerCall
+    from torchledger._torch.eager_calls import EagerCall, HostWait
     from torchledger._torch.fake_streams import Placed
     from torchledger.stepping.record import StepRecord
 
@@ -25,7 +25,10 @@ _BUCKET = "AccumulateGrad"
 
 
 def place_calls(
-    record: StepRecord, heard: Sequence[EagerCall], graphs: Sequence[tuple[str, Placed]]
+    record: StepRecord,
+    heard: Sequence[EagerCall],
+    graphs: Sequence[tuple[str, Placed]],
+    host_waits: Sequence[HostWait] = (),
 ) -> tuple[StepCall, ...]:
     """The calls of a step with the stream of each and what it waits for, by what was heard of their places.
 
@@ -39,6 +42,7 @@ def place_calls(
             placed.append((each.placed, order if order is not None and _does_work(calls[order]) else None))
     of_graphs = [call.order for call in calls if call.kind == "graph"]
     placed += [(at, order) for (_, at), order in zip(graphs, of_graphs, strict=True)]
+    placed += [(each.placed, record.waits.get(place)) for place, each in enumerate(host_waits)]
     waits = waits_of_calls(placed)
     for at, order in placed:
         if order is not None:

@@ -320,6 +320,7 @@ class _StepHearer(StepProfiler):
             recording.heard,
             facts,
             ledgered,
+            host_waits=listener.host_waits,
             sizes=dict(enumerate(mark[1] for mark in marked if mark is not None)),
         )
         memory = record_memory(
@@ -328,7 +329,7 @@ class _StepHearer(StepProfiler):
             ledgered.launches,
             devices=self._devices,
         )
-        calls = place_calls(record, recording.heard, listener.graphs)
+        calls = place_calls(record, recording.heard, listener.graphs, listener.host_waits)
         collectives = collectives_of_step(
             calls,
             ledgered.launches,

@@ -384,8 +384,7 @@ def time_entries(maker: EntryMaker, settings: Mapping[str, bool]) -> TimedRank:
             )
         else:
             if waits_for_device(call):
-                copied = placed.get(call.order - 1)  # what it copies is what it waits for
-                maker.host_waits(call, _last_of(maker.entries) if copied is None else (copied,))
+                maker.host_waits(call, after or _awaited(call, placed, maker.entries))
             carried = after  # what is not priced holds back what comes after it
         if len(maker.entries) > first:
             times_us[call.order] = sum(entry.duration_us for entry in maker.entries[first:])
@@ -407,6 +406,12 @@ def time_entries(maker: EntryMaker, settings: Mapping[str, bool]) -> TimedRank:
         needs.slowness * sum(work_us.values(), 0.0),
         host_work_notes(program.calls, work_us),
     )
+
+
+def _awaited(call: StepCall, placed: Mapping[int, int], entries: Sequence[TimedEntry]) -> tuple[int, ...]:
+    """What a wait waits for that does not say it: what the copy before it copies, or all that was launched."""
+    copied = placed.get(call.order - 1)
+    return _last_of(entries) if copied is None else (copied,)
 
 
 def _graph(

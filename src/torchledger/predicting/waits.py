@@ -18,9 +18,7 @@ from torchledger.nouns import Launch, StepCall
 from torchledger.predicting.host_steps import STEP_COSTS
 from torchledger.predicting.overheads import Mode, launch_kind
 from torchledger.predicting.questions import is_over_lists
-
-_WAITS = ("cudaStreamSynchronize", "cudaEventSynchronize")
-"""Calls that wait for a stream. A wait for the whole device is how a loop is timed, and no part of a step."""
+from torchledger.work.host_waits import DRIVER_WAITS
 
 _MOST_LINES = 4
 
@@ -36,7 +34,7 @@ class Piece:
 
 def waits_for_device(call: StepCall) -> bool:
     """True for a wait for the device inside a step."""
-    return call.kind == "synchronization" and call.name in _WAITS
+    return call.kind == "synchronization" and call.name in DRIVER_WAITS
 
 
 def waits_notes(calls: Sequence[StepCall], waits_us: float) -> tuple[str, ...]:
@@ -91,12 +89,15 @@ def waiting_step_us(pieces: Sequence[Piece]) -> float:
 
 def waiting_way(pieces: Sequence[Piece]) -> Way:
     """What decides a step that waits: in each part of it the host's launches up to the kernel from which on the device
-    is never idle, and the kernels from there.
+    is never idle, and the kernels from there. Where nothing waits, the longer of what both need.
 
     >>> waiting_way([Piece(10.0, 50.0), Piece(10.0, 50.0, waits=True)])
     Way(host_us=10.0, device_us=100.0)
     """
-    last = max(place for place, piece in enumerate(pieces) if piece.waits)
+    last = max((place for place, piece in enumerate(pieces) if piece.waits), default=None)
+    if last is None:
+        host, device = (sum(each) for each in zip(*((piece.host_us, piece.device_us) for piece in pieces), strict=True))
+        return Way(host_us=host) if host > device else Way(device_us=device)
     host_us = device_us = 0.0
     segment = list[Piece]()
     for piece in (*pieces[last + 1 :], *pieces[: last + 1]):
@@ -143,10 +144,14 @@ def pieces_of_step(
     shares = _Shares(calls, mode)
     found: list[Piece] = []
     works: dict[int, float] = {}
+    last = -1
     for call in sorted(calls, key=lambda each: each.order):
         if waits_for_device(call):
-            found.append(Piece(0.0, waits=True))
-        elif call.kind == "graph":
+            # Behind what it waits for the device has more to do, and is not idle when the host goes on.
+            found.append(Piece(0.0, waits=not call.waits_for or max(call.waits_for) >= last))
+            continue
+        last = call.order if call.kind == "graph" or device_us.get(call.order) else last
+        if call.kind == "graph":
             found.append(Piece(shares.of_graph(call)))
             for launch in by_graph.get(call.name, ()):
                 made = times[launch.launch_id] / called[call.name]

@@ -36,7 +36,7 @@ from torchledger.work.op_costs import op_cost
 from torchledger.work.op_shapes import OpCall, Tensor
 
 if TYPE_CHECKING:
-    from torchledger._torch.eager_calls import EagerCall
+    from torchledger._torch.eager_calls import EagerCall, HostWait
 
 _BACKWARD = "autograd::engine::evaluate_function: "
 _FOREACH = re.compile(r"^aten::(_foreach_|_fused_(adam|sgd|adagrad)|_amp_foreach)")
@@ -67,19 +67,28 @@ def record_heard_step(
     facts: StepFacts,
     ledgered: Ledgered,
     *,
+    host_waits: Sequence[HostWait] = (),
     sizes: Mapping[int, Mapping[str, int]] | None = None,
     name: str = "step_0",
 ) -> StepRecord:
     """The record of a step of which a dispatch mode heard all operators; no call has a time.
 
     ``entries`` are the step's calls in order: the place of an eager operator in ``heard``, or the name of a compiled
-    graph. ``sizes`` holds the symbols of a dynamic graph's calls, by their place among the graph calls.
+    graph. ``host_waits`` are where the program itself has its host wait, in order. ``sizes`` holds the symbols of a
+    dynamic graph's calls, by their place among the graph calls.
     """
     heard = [_as_it_is_heard(each) for each in heard]
     made: list[tuple[Entry, EagerCall | None]] = []
     places: dict[int, int] = {}
+    waits: dict[int, int] = {}
+    wait_sources: dict[int, tuple[str, ...]] = {}
     graphs = 0
     for each in entries:
+        while isinstance(each, int) and len(waits) < len(host_waits) and host_waits[len(waits)].behind <= each:
+            asked = host_waits[len(waits)]
+            waits[len(waits)] = place = len(made)
+            wait_sources[place] = asked.sources
+            made.append((Entry("synchronization", asked.name, place, 0, place, place), None))
         place = len(made)
         if isinstance(each, str):
             mark = graph_mark(each, (sizes or {}).get(graphs, {}))
@@ -113,7 +122,8 @@ def record_heard_step(
             call = _as_loaded(_as_copied(call, of_mode), of_mode)
             call = replace(_with_kernels(call, of_mode, threads[of_mode.thread]), distributed=of_mode.distributed)
         elif entry.kind == "synchronization":
-            call = replace(call, sources=calls[-1].sources)  # of the call that waits
+            # Of the call that waits, where it is not the program itself.
+            call = replace(call, sources=wait_sources[place] if place in wait_sources else calls[-1].sources)
         calls.append(call)
     operators = sum(call is not None and is_counted(call) for _, call in made)
     step = Step(
@@ -133,7 +143,7 @@ def record_heard_step(
             *_notes_on_reads([heard[each] for each in entries if isinstance(each, int)]),
         ),
     )
-    return StepRecord(step, tuple(calls), 0, {}, (tuple(whole),), places)
+    return StepRecord(step, tuple(calls), 0, {}, (tuple(whole),), places, waits)
 
 
 def _called(forks: Mapping[str, Sequence[Fork]], counted: Mapping[str, int]) -> dict[str, Sequence[Fork]]:

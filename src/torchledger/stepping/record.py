@@ -81,8 +81,8 @@ class StepFacts:
 @dataclass(frozen=True)
 class StepRecord:
     """A step with its calls. ``index`` is the recorded step that the calls were read from, ``call_of`` maps the rows of
-    its device events to the places of their calls, ``places`` what a dispatch mode heard to those of its calls.
-    ``entries`` are those of each recorded step."""
+    its device events to the places of their calls, ``places`` what a dispatch mode heard to those of its calls, and
+    ``waits`` the waits of the host that it heard. ``entries`` are those of each recorded step."""
 
     step: Step
     calls: tuple[StepCall, ...]
@@ -90,6 +90,7 @@ class StepRecord:
     call_of: Mapping[int, int] = field(default_factory=dict)
     entries: tuple[tuple[Entry, ...], ...] = ()
     places: Mapping[int, int] = field(default_factory=dict)
+    waits: Mapping[int, int] = field(default_factory=dict)
 
 
 def record_step(

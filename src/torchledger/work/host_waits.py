@@ -14,6 +14,10 @@ from torchledger.work.op_shapes import OpCall, Tensor
 
 BARRIER = "c10d::barrier"
 
+DRIVER_WAITS = ("cudaStreamSynchronize", "cudaEventSynchronize")
+"""The driver's calls that wait for a stream or an event. A wait for the whole device is how a loop is timed, and no
+part of a step."""
+
 _ALWAYS: Mapping[str, int] = {
     "aten::nonzero": 1,
     "aten::masked_select": 1,

@@ -220,6 +220,33 @@ def test_a_program_that_fails_is_told_with_its_line(tmp_path: Path) -> None:
         run_without_device(script_program(str(script), ()), tmp_path / "broken.ledger", H200)
 
 
+def test_the_host_waits_for_an_event_of_the_program_s_own_and_for_what_lies_before_it(tmp_path: Path) -> None:
+    def limited() -> None:
+        layers = nn.Sequential(*(nn.Linear(512, 512) for _ in range(4))).cuda()
+        optimizer = torch.optim.SGD(layers.parameters(), 0.1)
+        while True:
+            done: list[torch.cuda.Event] = []
+            x = torch.randn(64, 512, device="cuda")
+            for layer in layers:
+                x = layer(x)
+                done.append(torch.cuda.Event())
+                done[-1].record()
+                if len(done) > 2:
+                    done.pop(0).synchronize()
+            x.sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            torch.cuda.synchronize()
+
+    _, calls = read(run_without_device(limited, tmp_path / "limited.ledger", H200))
+    waits = [call for call in calls if call.kind == "synchronization"]
+    assert [call.name for call in waits] == ["cudaEventSynchronize"] * 2
+    products = [call.order for call in calls if call.name == "aten::addmm"]
+    assert [call.waits_for for call in waits] == [(products[0],), (products[1],)]
+    assert [call.order for call in waits] == [products[2] + 1, products[3] + 1]
+    assert all(call.sources[-1].startswith(__file__) for call in waits)
+
+
 def test_the_host_waits_for_copies_to_and_from_the_device_as_there(tmp_path: Path) -> None:
     def serving() -> None:
         layer = nn.Linear(512, 512).cuda()

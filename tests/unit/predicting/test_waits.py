@@ -55,6 +55,19 @@ def test_waits_for_a_stream_count_and_the_one_that_times_a_loop_does_not() -> No
     assert not waits_for_device(_call("aten::mul", 0))
 
 
+def test_a_wait_for_work_behind_which_the_device_has_more_to_do_leaves_it_busy() -> None:
+    def pieces(*waits_for: int) -> list[Piece]:
+        calls = [
+            _call("aten::mm", 0),
+            _call("aten::mm", 1),
+            _call("cudaEventSynchronize", 2, "synchronization", kernels=0, waits_for=waits_for),
+        ]
+        return pieces_of_step(calls, (), {}, {0: 90.0, 1: 90.0}, mode="eager", host_us=20.0, whole_device_us=180.0)
+
+    assert waiting_step_us(pieces(0)) == pytest.approx(180.0)
+    assert waiting_step_us(pieces(1)) == waiting_step_us(pieces()) > 180.0
+
+
 def test_the_pieces_of_a_step_add_up_to_what_host_and_device_need() -> None:
     calls = [
         _call("aten::mul", 0),
