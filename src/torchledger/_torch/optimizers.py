@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Mapping
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -85,6 +86,25 @@ class OptimizerWatch:
         self._handle.remove()
         if self._fused is not None:
             self._fused.undo()
+
+
+@dataclass(frozen=True)
+class _Hook:
+    """What takes a hook out again."""
+
+    undo: Callable[[], None]
+
+
+def hear_begins(begins: Callable[[], None]) -> _Hook:
+    """Has ``begins`` called before each step of every optimizer that is not compiled, until ``undo``."""
+    import torch
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+    def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not torch.compiler.is_compiling():
+            begins()
+
+    return _Hook(register_optimizer_step_pre_hook(hook).remove)
 
 
 @claim

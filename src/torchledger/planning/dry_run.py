@@ -122,9 +122,9 @@ class _StepHearer(StepProfiler):
         self._heard_s, self._look_on_s, self._looked_on = time.monotonic(), 0.0, 0
         self._may_train = False
         self._exchanged = 0
-        self._launched = 0
+        self._launched = self._in_graphs = 0
         self._turn: StepsOfATurn | None = None
-        self._outside = OutsideWork(lambda: tensors.n_operators + self._launched)
+        self._outside = OutsideWork(lambda: tensors.n_operators - self._in_graphs + self._launched)
         self._loading = loading
         self._given_up: list[GivenUp] = []
         self._replays_before, self.replays_unheard = 0, False
@@ -143,8 +143,10 @@ class _StepHearer(StepProfiler):
 
     def on_ready(self) -> bool:
         from torchledger._torch.dynamo import hear_given_up
+        from torchledger._torch.optimizers import hear_begins
 
         self._patches.append(hear_given_up(self._given_up.append))
+        self._patches.append(hear_begins(self._outside.optimizer_begins))
         return super().on_ready()
 
     def on_graph(self, name: str, compiled: Any, launches: Sequence[Launch]) -> None:
@@ -174,8 +176,13 @@ class _StepHearer(StepProfiler):
 
     def _around_call(self, compiled: Any, inputs: Sequence[Any], proceed: Callable[[], Any]) -> Any:
         self._outside.model_called()
-        self._launched += len(self._launches.get(self._recorder.name_of(compiled) or "", ()))
-        return super()._around_call(compiled, inputs, proceed)
+        # What its wrapper calls is in its launches; it calls more at first, and in some versions of torch each time.
+        before = self._tensors.n_operators
+        try:
+            return super()._around_call(compiled, inputs, proceed)
+        finally:
+            self._in_graphs += self._tensors.n_operators - before
+            self._launched += len(self._launches.get(self._recorder.name_of(compiled) or "", ()))
 
     def on_close(self) -> bool:
         """The program has ended: nothing more is recorded."""

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 _LONG = 2.0
-"""So many times as long as the recorded step is one in which more is done than in it: the first one also makes the
-optimizer's state."""
+"""So many times as long as the recorded step is one in which more is done than in it."""
 
 _MATTERS = 1.1
 """A mean so many times the recorded step is worth a sentence."""
@@ -28,15 +27,25 @@ class OutsideWork:
     _ends: list[int] = field(default_factory=list)
     _begin: tuple[int, int] = (0, 0)
     _recorded: tuple[int, int] | None = None
+    _update_began: int | None = None
+    _updating: list[int] = field(default_factory=list)
 
     def model_called(self) -> None:
         """A module or a graph is about to be called; what comes before the first makes the model."""
         if self._first_call is None:
             self._first_call = self.made()
 
+    def optimizer_begins(self) -> None:
+        """An optimizer is about to make its step."""
+        if self._update_began is None:
+            self._update_began = self.made()
+
     def optimizer_stepped(self) -> None:
         """An optimizer has made its step."""
-        self._ends.append(self.made())
+        made = self.made()
+        self._ends.append(made)
+        began, self._update_began = self._update_began, None
+        self._updating.append(0 if began is None else made - began)
 
     def hearing_begins(self) -> None:
         """The step to record begins."""
@@ -63,8 +72,12 @@ class OutsideWork:
 
     @property
     def _before(self) -> int:
-        """Operators from the first call of a model to the end of the first step."""
-        return 0 if self._first_call is None or not self._ends else self._ends[0] - self._first_call
+        """Operators from the first call of a model to the end of the first step, whose optimizer is taken to call as
+        many as one of its later steps does: the first also makes its state."""
+        if self._first_call is None or not self._ends:
+            return 0
+        usual = max(self._updating[1:], default=self._updating[0])
+        return self._ends[0] - self._first_call - max(0, self._updating[0] - usual)
 
     @property
     def _is_long_at_first(self) -> bool:

@@ -66,6 +66,34 @@ def test_attention_runs_the_kernel_that_the_device_would_take(path: Path) -> Non
     assert any("_scaled_dot_product_cudnn_attention_backward" in name for name in names)
 
 
+class Deep(nn.Module):
+    """One weight in many layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(WIDTH, WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(24):
+            x = (x @ self.weight).sin()
+        return x
+
+
+def test_what_the_wrapper_of_a_graph_calls_when_it_runs_first_is_no_work_outside_the_step(tmp_path: Path) -> None:
+    def program() -> None:
+        model = Deep().cuda()
+        compiled, optimizer = torch.compile(model), torch.optim.SGD(model.parameters())
+        for _ in range(8):
+            compiled(torch.randn(BATCH, WIDTH, device="cuda")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    path = run_without_device(program, tmp_path / "plan.ledger", MADE_UP).path
+    with open_ledger(path) as reader:
+        (step,) = reader.read(Step)
+    assert not [note for note in step.notes if "outside the recorded step" in note]
+
+
 def _train_by(update: Callable[[], object], model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Eight steps, each ended by ``update``."""
     for _ in range(8):

@@ -139,6 +139,27 @@ def test_a_step_that_holds_all_of_its_turn_is_said_to_lack_nothing(tmp_path: Pat
     assert not [note for note in step.notes if "outside the recorded step" in note]
 
 
+class Stately(torch.optim.SGD):
+    """Its first step makes much of a state."""
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for each in self.param_groups[0]["params"] if not self.state else ():
+            self.state[each]["powers"] = [torch.zeros_like(each) for _ in range(200)]
+        super().step(closure)
+
+
+def test_a_first_step_that_makes_its_optimizers_state_is_said_to_hold_no_other_work(tmp_path: Path) -> None:
+    def program() -> None:
+        model = nn.Linear(8, 8).cuda()
+        optimizer = Stately(model.parameters(), 0.1)
+        for _ in range(8):
+            model(torch.randn(4, 8, device="cuda")).sum().backward()
+            optimizer.step()
+
+    step, _ = read(run_without_device(program, tmp_path / "plan.ledger", H200))
+    assert not [note for note in step.notes if "outside the recorded step" in note]
+
+
 def replaying(warm_ups: int, *, captures_optimizer: bool = True) -> Callable[[], None]:
     """A step is captured as a CUDA graph behind its warm-up on a stream of its own, and replayed."""
 

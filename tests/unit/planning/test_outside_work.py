@@ -53,3 +53,17 @@ def test_a_step_that_no_optimizer_ended_is_compared_with_none() -> None:
 
 def test_steps_of_optimizers_in_the_recorded_step_are_counted() -> None:
     assert counted(0, 100, 100, [], n_updates=3).updates == 3
+
+
+def test_the_state_that_an_optimizer_makes_in_its_first_step_is_no_work_of_the_program() -> None:
+    made = 0
+    outside = OutsideWork(lambda: made)
+    outside.model_called()
+    for update in (500, 20, 20):
+        outside.hearing_begins()
+        made += 100
+        outside.optimizer_begins()
+        made += update
+        outside.optimizer_stepped()
+    outside.hearing_ended()
+    assert not outside.is_looked_for and outside.note() is None
