@@ -109,7 +109,9 @@ def _record_notes(model: TimeModel, record: StepTotals | None, launches: Sequenc
             "where a turn of the program's loop is more than one step of its optimizer, end it with torchledger.step()"
         )
     if record.step.found_by == "period":
-        graphs = ", ".join(f"{name} x{count}" for name, count in list(record.step.graph_calls.items())[:_MOST_NAMED])
+        called = [f"{name} x{count}" for name, count in record.step.graph_calls.items()]
+        more = f" and {len(called) - _MOST_NAMED:,} more" if len(called) > _MOST_NAMED else ""
+        graphs = ", ".join(called[:_MOST_NAMED]) + more
         notes.append(
             f"a step is what repeats among the calls{f' ({graphs})' if graphs else ''}: where a turn of the program's "
             "loop holds more, end it with torchledger.step()"

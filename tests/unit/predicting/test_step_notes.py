@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from tests.factories import make_launch, make_step_call
+from tests.factories import make_launch, make_step, make_step_call
 
 from torchledger.predicting.devices import find_model
 from torchledger.predicting.step_notes import notes_on_tuned_convolutions, step_notes
+from torchledger.stepping.totals import total_step
 from torchledger.work.flex import MOST_VISITED, SIMPLE, VISITED
 
 
@@ -36,3 +37,12 @@ def test_convolutions_whose_kernels_are_timed_by_their_library_are_said_to_be_pr
         assert "may be quicker" in said
     assert notes_on_tuned_convolutions({"cudnn_benchmark": "False"}, [call], [launch]) == ()
     assert notes_on_tuned_convolutions(timed, [make_step_call()], [make_launch()]) == ()
+
+
+def test_a_period_of_many_graphs_names_some_of_them_and_how_many_more_there_are() -> None:
+    graphs = {f"inference_{place}": 1 for place in range(5)}
+    for count, more in ((5, " and 2 more)"), (3, ")")):
+        step = make_step(found_by="period", graph_calls=dict(list(graphs.items())[:count]))
+        notes = step_notes(find_model("H200"), total_step(step, [], {}), [])
+        said = f"what repeats among the calls (inference_0 x1, inference_1 x1, inference_2 x1{more}"
+        assert any(said in note for note in notes)
