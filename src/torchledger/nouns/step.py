@@ -10,9 +10,10 @@ from typing import Literal
 from torchledger.nouns.launch import Quality
 from torchledger.nouns.measurement import Clock
 
-StepFoundBy = Literal["torchledger.step", "profiler_step", "optimizer", "period", "call"]
-"""What told where a step ends: ``torchledger.step()``, a profiler's ``ProfilerStep#``, the last optimizer's step of the
-round, the period of the sequence of calls, or one call by the user (``profile(step_fn)``)."""
+StepFoundBy = Literal["torchledger.step", "profiler_step", "turn", "optimizer", "period", "call"]
+"""What told where a step ends: ``torchledger.step()``, a profiler's ``ProfilerStep#``, the turn of a loop that holds
+several steps of an optimizer and work that they use (in plans), the last optimizer's step of the round, the period of
+the sequence of calls, or one call by the user (``profile(step_fn)``)."""
 
 Phase = Literal["input", "forward", "loss", "backward", "clipping", "optimizer", "communication", "other"]
 """What a part of a step is for."""

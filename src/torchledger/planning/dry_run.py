@@ -35,6 +35,7 @@ from torchledger.planning.program_threads import (
 )
 from torchledger.planning.rare_collectives import RareCollectives, do_matter
 from torchledger.planning.steps_of_a_turn import StepsOfATurn, steps_of_a_turn
+from torchledger.planning.turns import Turns
 from torchledger.profiling.profile import StepProfiler, hear_steps
 from torchledger.profiling.records import facts_of_recording
 from torchledger.stepping.assumed_ways import assumed_times, dearer_ways
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from torchledger._torch.fake_captures import Captures
     from torchledger._torch.fake_tensors import FakeTensors
     from torchledger._torch.fake_world import FakeWorld
+    from torchledger._torch.module_calls import ModuleCalls
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +67,9 @@ _MOST_HINTS = 2
 _MOST_LOOKED_ON, _LOOKED_ON_S, _LOOKED_ON_SHARE = 64, 1.0, 0.25
 """Behind a step that may be a part of a longer one so many more are let pass at most, for a second or this share of the
 time that the program has taken until then."""
+
+_MOST_OF_TURNS, _OF_TURNS_S = 256, 60.0
+"""So many steps of an optimizer are looked on, in so many seconds at most, where they seem to be parts of a turn."""
 
 _MOST_BEFORE_TRAINING, _BEFORE_TRAINING_S = 4096, 120.0
 """So many calls that nothing updates are let pass, in so many seconds at most, before the first step of an optimizer
@@ -124,7 +129,9 @@ class _StepHearer(StepProfiler):
         self._exchanged = 0
         self._launched = self._in_graphs = 0
         self._turn: StepsOfATurn | None = None
-        self._outside = OutsideWork(lambda: tensors.n_operators - self._in_graphs + self._launched)
+        self._outside = OutsideWork(lambda: self._made)
+        self._turns = Turns(lambda: self._made, _has_tensors)
+        self._later_modules: ModuleCalls | None = None
         self._loading = loading
         self._given_up: list[GivenUp] = []
         self._replays_before, self.replays_unheard = 0, False
@@ -135,7 +142,20 @@ class _StepHearer(StepProfiler):
         """The compiler is there from the start, whether or not the program compiles."""
         from torchledger._torch.steps import watch_compile
 
-        self._patches.append(watch_compile(super()._hear_modules_until_compiled))
+        self._patches.append(watch_compile(self._compiles))
+
+    def _compiles(self) -> None:
+        super()._hear_modules_until_compiled()
+        if self._later_modules is not None:
+            self._later_modules.undo()
+
+    def _hear_later_modules(self) -> None:
+        """Where nothing is compiled modules say where turns begin, also once optimizers say where steps end."""
+        from torchledger._torch.module_calls import ModuleCalls
+
+        if self._later_modules is None and not self._is_compiling and not self._is_a_rank:
+            self._later_modules = ModuleCalls(lambda _: self._turns.model_called(), self._recorder.failed)
+            self._patches.append(self._later_modules)
 
     def _has_compiled(self) -> bool:
         """What this process compiled before is none of the program's."""
@@ -168,14 +188,35 @@ class _StepHearer(StepProfiler):
         self._outside.optimizer_stepped()
         if not self._is_a_rank:
             self._captures.optimizer_stepped()
+        ends = self._ends_turn()
         super()._optimizer_stepped(optimizer)
+        self._hear_later_modules()
+        if ends:
+            self._recorder.marked("turn")
+
+    def _ends_turn(self) -> bool:
+        """Whether a turn of several steps ends with the one that an optimizer has made."""
+        from torchledger._torch.user_lines import frames_behind_hook
+
+        # Ranks have to record the same step, and each would find its turns for itself. Those of a backward are one.
+        if self._is_a_rank or self._recorder.is_in_backward:
+            return False
+        is_part = self._kept is not None and self._kept.found_by == "optimizer"
+        return self._turns.optimizer_stepped(frames_behind_hook(), beyond=self._outside.updates if is_part else None)
+
+    @property
+    def _made(self) -> int:
+        """Operators that the program has called so far, and launches of its graphs."""
+        return self._tensors.n_operators - self._in_graphs + self._launched
 
     def _module_called(self, module: Any) -> None:
         self._outside.model_called()
+        self._turns.model_called()
         super()._module_called(module)
 
     def _around_call(self, compiled: Any, inputs: Sequence[Any], proceed: Callable[[], Any]) -> Any:
         self._outside.model_called()
+        self._turns.model_called()
         # What its wrapper calls is in its launches; it calls more at first, and in some versions of torch each time.
         before = self._tensors.n_operators
         try:
@@ -238,6 +279,8 @@ class _StepHearer(StepProfiler):
             return self._looked_on <= _MOST_BEFORE_TRAINING and now_s < self._heard_s + _BEFORE_TRAINING_S
         may_follow = self._may_exchange_later if self._is_a_rank else self._may_be_a_part
         if self._looked_on <= _WARM_UPS and self._may_be_captured(recording):
+            return True
+        if self._turns.is_likely and self._looked_on <= _MOST_OF_TURNS and now_s < self._heard_s + _OF_TURNS_S:
             return True
         is_wanted = may_follow(recording) or self._outside.is_looked_for
         return self._looked_on <= _MOST_LOOKED_ON and now_s < self._heard_s + self._look_on_s and is_wanted
@@ -344,6 +387,8 @@ class _StepHearer(StepProfiler):
             {order: recording.heard[place] for place, order in record.places.items()},
         )
         said = _UNTRAINED.format(self._looked_on) if self._waits_for_training else self._outside.note()
+        if self._turns.turn is not None and recording.found_by == "turn":
+            said = self._turns.turn.note()
         loading = None if self._is_a_rank else self._loading.note()
         if said is None and self._turn is not None and self._is_one_of_several(recording):
             said = self._turn.note()
@@ -361,6 +406,14 @@ def _decided(
     if isinstance(decision.fork, Loop):
         return asker, (True, False) if decision.goes_on else (True,)
     return asker, (ways[decision.fork] == 0,)
+
+
+def _has_tensors(value: Any) -> bool:
+    """Whether a value is a tensor or holds some: a collection, or what a program keeps together."""
+    from torchledger._torch.tensors import tensors_in
+
+    held = {} if callable(value) else getattr(value, "__dict__", {})
+    return any(True for _ in tensors_in((value, held)))
 
 
 def _graph_calls(recording: StepRecording) -> int:

@@ -16,9 +16,10 @@ from torchledger.stepping.call_sites import CallSites
 from torchledger.stepping.periods import Round, TokenSequence, most_frequent
 
 _STRENGTH: dict[StepFoundBy, int] = {
-    "call": 3,
-    "torchledger.step": 3,
-    "profiler_step": 2,
+    "call": 4,
+    "torchledger.step": 4,
+    "profiler_step": 3,
+    "turn": 2,
     "optimizer": 1,
     "period": 0,
 }
@@ -360,7 +361,7 @@ class StepFinder:
 
     @property
     def _is_marked(self) -> bool:
-        return self.found_by in ("call", "torchledger.step", "profiler_step")
+        return self.found_by in ("call", "torchledger.step", "profiler_step", "turn")
 
     def _look_for_round(self) -> FoundStep | None:
         period = self._sequence.period() or self._sequence.run()

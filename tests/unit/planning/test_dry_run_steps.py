@@ -128,6 +128,13 @@ def test_work_between_the_steps_of_an_optimizer_is_said_not_to_be_in_the_price(t
     assert [note for note in step.notes if "not in the price: for each of its steps the program calls" in note]
 
 
+def test_steps_of_an_optimizer_and_the_work_before_them_that_they_use_are_priced_as_one_turn(tmp_path: Path) -> None:
+    step, calls = read(run_without_device(learning(40, 6, turns=8), tmp_path / "plan.ledger", H200))
+    assert step.found_by == "turn" and step.notes[0].startswith("a step is one turn of the loop at")
+    assert sum(each.name == "aten::addmm" for each in calls) == 40 + 6
+    assert [kind.calls for kind in step.kinds] == [{"SGD.step": 6}]
+
+
 def test_work_that_did_not_come_again_is_said_to_have_come_before_the_first_step(tmp_path: Path) -> None:
     step, _ = read(run_without_device(learning(40, 9, turns=1), tmp_path / "plan.ledger", H200))
     assert [note for note in step.notes if "none as long came again" in note]

@@ -62,6 +62,17 @@ def test_a_profilers_step_is_taken_before_an_optimizers_and_after_the_programs_o
     assert finder.seen == 1
 
 
+def test_the_end_of_a_turn_is_taken_before_an_optimizers_step_and_after_a_mark_of_the_program() -> None:
+    finder = StepFinder()
+    told(finder, "FB1FB1")
+    assert finder.marked("turn") is None
+    told(finder, "AFB1FB1")
+    step = finder.marked("turn")
+    assert step is not None and dict(step.calls) == {"A": 1, "F": 2, "B": 2, "AdamW.step": 2}
+    told(finder, "FB1 |")
+    assert finder.found_by == "torchledger.step" and finder.marked("turn") is None
+
+
 def test_an_optimizer_ends_a_step() -> None:
     finder = StepFinder()
     told(finder, "+F+B1 FB1 FB1 FB1")
