@@ -74,6 +74,11 @@ def _foreign_notes(model: TimeModel, launches: Sequence[Launch]) -> tuple[str, .
     if not foreign:
         return ()
     devices = ", ".join(sorted({launch.device.partition(":")[0] for launch in foreign}))
+    if devices == "cpu" and len(foreign) < len(launched):
+        return (
+            f"{len(foreign):,} of {len(launched):,} launches are kernels for cpu, which the host runs (numbers of the "
+            f"program's, mostly): they are priced as if {model.device} ran them",
+        )
     return (
         f"{len(foreign):,} of {len(launched):,} launches are kernels for {devices}, which {model.device} does not run: "
         "generated code is priced by its loops, library calls by their sizes, all beyond what was measured; another "

@@ -13,9 +13,14 @@ from torchledger.work.flex import MOST_VISITED, SIMPLE, VISITED
 def test_a_launch_without_a_device_is_not_of_another_kind() -> None:
     model, here, nowhere = find_model("H200"), make_launch(device="cuda:0"), make_launch(device="")
     assert not any("does not run" in note for note in step_notes(model, None, [here, nowhere]))
-    assert any(
-        "1 of 2 launches are kernels for cpu" in n for n in step_notes(model, None, [here, make_launch(device="cpu")])
-    )
+    on_host = make_launch(device="cpu")
+    assert any("1 of 1 launches are kernels for cpu, which" in n for n in step_notes(model, None, [on_host]))
+    assert any("does not run" in note for note in step_notes(model, None, [on_host]))
+
+
+def test_a_kernel_for_the_cpu_among_those_of_the_device_is_the_hosts() -> None:
+    (note,) = step_notes(find_model("H200"), None, [make_launch(device="cuda:0"), make_launch(device="cpu")])
+    assert "1 of 2 launches are kernels for cpu, which the host runs" in note
 
 
 def test_masks_of_attention_that_depend_on_data_are_said() -> None:
