@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_unflatten
 
 from torchledger._torch.fake_gradients import asks_for_zeros
+from torchledger._torch.fake_quantized import QUANTIZED
 from torchledger._torch.fake_ranges import taken_by
 from torchledger._torch.fake_recurrent import RECURRENT
 from torchledger._torch.fake_shares import shares_of
@@ -302,6 +303,15 @@ def _like_second(first: Any, second: Any, *others: Any) -> Any:
     return torch.empty_like(second)
 
 
+def _drawn_from_two(first: Any, second: Any, *others: Any) -> Any:
+    return first.new_empty(torch.broadcast_shapes(first.shape, second.shape))
+
+
+def _histogram(rows: Any, bins: int = 100, *bounds: Any, **named_bounds: Any) -> Any:
+    """Bounds that are values of the device's are not held against one another, as torch's own rule does."""
+    return rows.new_empty(bins)
+
+
 def _product_added(rows: Any, left: Any, right: Any, out_dtype: torch.dtype, **factors: Any) -> Any:
     return left.new_empty((*left.shape[:-1], right.shape[-1]), dtype=out_dtype)
 
@@ -386,6 +396,7 @@ def _no_library(*args: Any, **kwargs: Any) -> bool:
 
 
 ONLY_THERE: Mapping[Any, Callable[..., Any]] = {
+    **QUANTIZED,
     **RECURRENT,
     _ATEN.batch_norm_stats.default: _statistics,
     _ATEN.batch_norm_gather_stats_with_counts.default: _gathered_statistics,
@@ -405,6 +416,22 @@ ONLY_THERE: Mapping[Any, Callable[..., Any]] = {
             (getattr(_ATEN, name).dtype_out, _filled),
         )
     },
+    **dict.fromkeys(
+        (
+            *(_ATEN._standard_gamma.default, _ATEN._standard_gamma_grad.default),
+            *(_ATEN._sample_dirichlet.default, _ATEN._dirichlet_grad.default),
+        ),
+        _like_first,
+    ),
+    **dict.fromkeys(
+        (
+            *(_ATEN.multi_margin_loss_backward.default, _ATEN.multilabel_margin_loss_backward.default),
+            _ATEN.fractional_max_pool3d_backward.default,
+        ),
+        _like_second,
+    ),
+    _ATEN.binomial.default: _drawn_from_two,
+    _ATEN.histc.default: _histogram,
     _ATEN._ctc_loss_backward.default: _like_second,
     _ATEN._ctc_loss_backward.Tensor: _like_second,
     _ATEN._thnn_fused_gru_cell.default: _gru_cell,
@@ -427,9 +454,19 @@ def instead_of_kernel(
     original: Callable[..., Any], mode: Any, func: Any, flat: Sequence[Any], spec: Any, error: Any
 ) -> Any:
     """What an operator makes under another fake mode than the plan's, as of what Dynamo traces: torch would run the
-    device's kernel there and look."""
-    if func not in ONLY_THERE:
-        return original(mode, func, flat, spec, error)
+    device's kernel there and look.
+
+    Raises ``error`` where the kernel for the CPU cannot tell either: what traces leaves the operator to the program.
+    """
     args, kwargs = tree_unflatten(flat, spec)
-    with mode:
-        return ONLY_THERE[func](*args, **kwargs)
+    if func in ONLY_THERE:
+        with mode:
+            return ONLY_THERE[func](*args, **kwargs)
+    is_there = any(isinstance(each, FakeTensor) and each.fake_device.type == "cuda" for each in flat)
+    if not is_there or torch.Tag.inplace_view in func.tags:
+        return original(mode, func, flat, spec, error)
+    try:
+        with mode:
+            return shapes_by_example(func, args, kwargs)
+    except NoShapeError:
+        raise error from None

@@ -277,7 +277,9 @@ class FakeTensors(FakeTensorMode, _OnThreads):
                 return result
         if func in ONLY_THERE:
             with self:
-                return ONLY_THERE[func](*args, **kwargs)
+                result = ONLY_THERE[func](*args, **kwargs)
+            count_shares(func, args, kwargs, result)
+            return result
         if not here.is_inside and isinstance(func, torch._ops.OpOverload) and is_fused_with_collective(func.name()):
             self.note(f"products and a collective that would overlap ({func._opname})", "one after the other")
             with self:

@@ -3,7 +3,7 @@
 An operator whose result is as long as values say reads that length before it allocates, and some check what they are
 given. The counts are those of ATen's sources for CUDA (torch 2.11 and 2.13): ``Nonzero.cu``, ``Unique.cu``,
 ``SummaryOps.cu``, ``Distributions.cpp``, ``TensorAdvancedIndexing.cpp``, ``SparseCUDATensor.cu``; a barrier waits in
-``ProcessGroupNCCL.cpp``.
+``ProcessGroupNCCL.cpp``, zeros of channels are checked in ``FakeQuantPerChannelAffine.cpp``.
 """
 
 from __future__ import annotations
@@ -28,12 +28,17 @@ _ALWAYS: Mapping[str, int] = {
     "aten::_coalesce": 1,  # how many places are left
     "aten::bincount": 2,  # the least, which may not be negative, and the largest
     "aten::equal": 1,
+    "aten::_fake_quantize_learnable_per_tensor_affine": 2,  # a scale and a zero
+    "aten::_fake_quantize_learnable_per_tensor_affine_backward": 2,
+    "aten::_fake_quantize_learnable_per_channel_affine": 2,  # the least and the largest zero
+    "aten::_fake_quantize_learnable_per_channel_affine_backward": 2,
     "aten::_linalg_check_errors": 1,
     "torchvision::nms": 1,
     BARRIER: 1,
 }
 
 _MASKS = ("bool", "uint8")
+_FLOATS = ("float32", "float16", "bfloat16")
 _NOT_SAID = ("", "None")
 
 
@@ -49,6 +54,9 @@ def host_waits(call: OpCall) -> int:
     if name == "aten::multinomial":  # probabilities are checked where a sample is drawn by one argmax
         is_by_argmax = call.constant(1) == "1" or call.constant(2) != "True"
         return 2 * is_by_argmax
+    if name == "aten::fake_quantize_per_channel_affine_cachemask":
+        zeros = call.tensor(2)
+        return 0 if zeros is None or zeros.dtype in _FLOATS else 2
     if name == "aten::repeat_interleave":
         return int((call.constant(1) or "") in _NOT_SAID)
     return _ALWAYS.get(call.name, 0)

@@ -42,6 +42,7 @@ _COUNTS: Mapping[str, _Count] = {
     "cudnn_batch_norm": _Count(2),
     "cudnn_batch_norm_backward": _Count(2),
     "embedding_dense_backward": _Count(2, 31, beyond=3072),
+    "fake_quantize_per_channel_affine_cachemask": _Count(4),  # zeros are checked; values and mask apart
     "grid_sampler_2d_backward": _Count(2),
     "histc": _Count(8),
     "index_add": _Count(2),

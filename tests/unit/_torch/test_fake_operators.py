@@ -310,3 +310,44 @@ def test_levels_between_two_bounds_have_equal_shares(fake: FakeDevice) -> None:
     assert torch.where(torch.clamp(sizes, 0, 1000) == 3)[0].shape == (8000,)
     assert torch.where(torch.clamp(sizes, 0.5, 2) == 1)[0].shape == (8000,)
     assert torch.where(torch.clamp(sizes, 0, float("inf")) == 1)[0].shape == (8000,)
+
+
+def test_a_histogram_is_made_between_two_values_that_nobody_computed(fake: FakeDevice) -> None:
+    weights = torch.rand(64, device="cuda")
+    for _ in range(3):
+        low, high = (each.item() for each in weights.aminmax())
+        assert torch.histc(weights, 10, min=low, max=high).shape == (10,)
+
+
+def test_what_torch_has_no_rule_for_is_in_a_graph_as_its_kernel_for_the_cpu_makes_it(fake: FakeDevice) -> None:
+    def factors(rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.geqrf(rows.tanh())
+
+    made = torch.compile(factors, backend="aot_eager", fullgraph=True)(torch.rand(6, 4, device="cuda"))
+    assert [(each.shape, each.stride(), each.device.type) for each in made] == [
+        ((6, 4), (1, 6), "cuda"),
+        ((4,), (1,), "cuda"),
+    ]
+
+
+def test_what_no_kernel_makes_of_zeros_is_left_out_of_a_graph(fake: FakeDevice) -> None:
+    def compressed(rows: torch.Tensor) -> Any:
+        return torch._cslt_compress(rows.tanh())
+
+    with pytest.raises(NoShapeError, match=r"aten::_cslt_compress at .*test_fake_operators\.py:\d+"):
+        torch.compile(compressed, backend="aot_eager")(torch.rand(64, 64, device="cuda"))
+
+
+@pytest.mark.parametrize(
+    "draws",
+    [
+        lambda rates: torch.distributions.Gamma(rates, rates).rsample(),
+        lambda rates: torch.distributions.Dirichlet(rates).rsample(),
+        lambda rates: torch.distributions.Beta(rates, rates).rsample(),
+    ],
+)
+def test_draws_have_gradients_by_what_they_are_drawn_by(draws: Callable[[Any], torch.Tensor], fake: FakeDevice) -> None:
+    rates = torch.rand(5, 3, device="cuda", requires_grad=True)
+    draws(rates).sum().backward()
+    assert rates.grad is not None and rates.grad.shape == (5, 3)
+    assert not any(stand_in.asked.startswith("what ") for stand_in in fake.tensors.stand_ins)

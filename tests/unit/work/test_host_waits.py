@@ -43,3 +43,11 @@ def test_probabilities_are_checked_where_samples_are_drawn_by_an_argmax(
     drawn: str, with_replacement: str, waits: int
 ) -> None:
     assert of("aten::multinomial", ROWS, constants=("", drawn, with_replacement)) == waits
+
+
+def test_whole_zeros_of_channels_are_checked_on_the_host_before_they_round() -> None:
+    scales = Tensor((8,), "float32")
+    assert of("aten::fake_quantize_per_channel_affine_cachemask", ROWS, scales, Tensor((8,), "int32")) == 2
+    assert of("aten::fake_quantize_per_channel_affine_cachemask", ROWS, scales, scales) == 0
+    assert of("aten::_fake_quantize_learnable_per_tensor_affine_backward", ROWS, ROWS, scales, scales) == 2
+    assert of("aten::fake_quantize_per_tensor_affine_cachemask", ROWS) == 0
