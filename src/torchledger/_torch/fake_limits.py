@@ -93,8 +93,8 @@ def _uniform(value: Any) -> int | None:
     if known is None or origin_of(known) is not None or known.dtype.is_floating_point or not known.numel():
         return None
     with _disable_current_modes():
-        numbers = set(known.flatten().tolist())
-    return int(numbers.pop()) if len(numbers) == 1 else None
+        first = known.flatten()[0]
+        return int(first) if bool((known == first).all()) else None
 
 
 def _is_written_out() -> bool:

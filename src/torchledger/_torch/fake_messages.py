@@ -18,6 +18,12 @@ from torchledger._torch.fake_shares import forget_value, is_small, keep_value, o
 from torchledger.nouns import RUNNING, WorldSpec
 
 _LOOKS_AGAIN_S = 0.05
+_MOST_SENT = 1 << 10
+"""So many numbers of a message: sizes are few."""
+
+
+def _are_sizes(tensor: Any) -> bool:
+    return is_small(tensor) and tensor.numel() <= _MOST_SENT
 
 
 @dataclass
@@ -31,7 +37,7 @@ class Messages:
         """Leave what is sent for a rank that comes after this one; ``null`` stands for values that nobody knows."""
         if self.spec.mail is None or to <= self.spec.rank:
             return
-        for tensor in filter(is_small, tensors):
+        for tensor in filter(_are_sizes, tensors):
             known = value_of(tensor)
             message = {
                 "shape": list(tensor.shape),
@@ -43,7 +49,7 @@ class Messages:
 
     def receive(self, tensors: list[Any], group: str, source: int) -> None:
         """Give each tensor the values that it is sent, or, where they are not known, none."""
-        for tensor in filter(is_small, tensors):
+        for tensor in filter(_are_sizes, tensors):
             number = self._received[source, group]
             self._received[source, group] += 1
             sent = self._message(source, group, number, list(tensor.shape))

@@ -191,7 +191,17 @@ _KEEPS = tuple(
 )  # fmt: skip
 
 
+def _truths_in(mask: Any) -> int | None:
+    """How many elements a mask takes whose truths are known."""
+    if (known := shares_of(mask)) is None:
+        return None
+    with _disable_current_modes():
+        return int(torch.count_nonzero(known))
+
+
 def _nonzero(tensor: Any) -> Any:
+    if (truths := _truths_in(tensor)) is not None:
+        return _indices(tensor, truths, tensor.dim())
     if (taken := taken_by(tensor)) is not None:
         return _indices(tensor, taken[0], tensor.dim())
     count, share = tensor.numel(), getattr(tensor, "_share", None)
@@ -200,6 +210,8 @@ def _nonzero(tensor: Any) -> Any:
 
 def _masked(tensor: Any, mask: Any) -> Any:
     shape = torch.broadcast_shapes(tensor.shape, mask.shape)
+    if (truths := _truths_in(mask)) is not None:
+        return tensor.new_empty(truths * (math.prod(shape) // max(1, mask.numel())))
     taken = taken_by(mask) if shape == mask.shape else None
     return tensor.new_empty(math.prod(shape) if taken is None else taken[0])
 

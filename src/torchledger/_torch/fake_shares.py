@@ -5,7 +5,8 @@ operators make something of it, truths that follow of it too (a loop that decode
 where it would). What a router sends to whom is not, and taken for what it is if every expert is given
 an equal share of the tokens: a count of chosen numbers (``bincount``, ``histc``, a sum over a mask or ``one_hot``) is
 given the values that it would have if each were chosen as often; what plain operators make of it, and what like ranks
-send of it, keeps them. A program that asks for them as sizes of its messages gets them in place of ones.
+send of it, keeps them. Values share their memory as the program's tensors do: what is written into a part of one is
+seen in the whole. A program that asks for them as sizes of its messages gets them in place of ones.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ _SHARES = "_shares"
 _MOST = 1 << 14
 """So many numbers are kept at most: there are few experts and ranks."""
 
-_MOST_MOVED = 1 << 10
-"""So many numbers of a tensor that is moved or filled: sizes are few."""
+_MOST_MOVED, _MOST_TRUTHS = 1 << 16, 1 << 20
+"""So many numbers of a tensor that is moved or filled, and so many truths that follow: lengths of a batch's words, and
+where its sentences end."""
 
 _ORIGIN = "_stands_for"
 """The attribute of these values that says how they were made up; absent where they are the program's own."""
@@ -39,7 +41,8 @@ _KEEPS = frozenset(
         "view", "_unsafe_view", "reshape", "transpose", "permute", "t", "unsqueeze", "squeeze", "select", "slice",
         "clone", "_to_copy", "detach", "alias", "expand", "contiguous", "lift_fresh", "sum", "cumsum", "cat", "stack",
         "split", "split_with_sizes", "unbind", "chunk", "add", "sub", "mul", "div", "floor_divide", "remainder",
-        "max", "amax", "clamp", "roll", "flatten", "ceil", "floor", "constant_pad_nd", "index",
+        "max", "amax", "clamp", "roll", "flatten", "ceil", "floor", "constant_pad_nd", "index", "repeat_interleave",
+        "nonzero", "masked_select",
     )
 )  # fmt: skip
 
@@ -93,11 +96,8 @@ def count_shares(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], resu
     elif name in _MAKES or (name in _SHIFTS and _is_number(result)):
         if is_small(result):
             _follow(func, args, kwargs, result)
-    elif name == "aten::copy_" and isinstance(args[0], FakeTensor) and (known := value_of(args[1])) is not None:
-        if known.shape == args[0].shape:
-            _keep(args[0], known.to(args[0].dtype), origin_of(known))
-    elif func._schema.is_mutable and shares_of(args[0] if args else None) is not None:
-        delattr(args[0], _SHARES)
+    elif func._schema.is_mutable and args and isinstance(args[0], FakeTensor):
+        _follow_writing(func, args, kwargs)
 
 
 def send_shares(outputs: Any, inputs: Any) -> None:
@@ -137,7 +137,7 @@ def _follow(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: A
 
     given, options = tree_map(real, (list(args), {**kwargs}))
     made = list(tensors_in((result,)))
-    if unknown or sum(each.numel() for each in made) > _MOST:
+    if unknown or not all(map(_are_few, made)):
         return
     with _disable_current_modes():
         try:
@@ -162,9 +162,56 @@ def _follow_truths(func: Any, name: str, args: Sequence[Any], kwargs: Mapping[st
             ):
                 values = torch.full(tuple(result.shape), deciding, dtype=result.dtype)
     if isinstance(result, FakeTensor) and values is not None and values.shape == result.shape:
-        _keep(result, values.to(result.dtype), None)
-    elif isinstance(result, FakeTensor) and shares_of(result) is not None:
-        delattr(result, _SHARES)  # changed in place
+        if func._schema.is_mutable:
+            _write(result, values.to(result.dtype))
+        else:
+            _keep(result, values.to(result.dtype), None)
+    elif isinstance(result, FakeTensor) and func._schema.is_mutable:
+        _forget_memory(result)
+
+
+def _follow_writing(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Have an operator that writes into its first argument write into what is known of it, also as a part of a whole;
+    what is written without being known makes all of it unknown."""
+    target, known = args[0], shares_of(args[0])
+    others = [value_of(each) for each in tensors_in((args[1:], kwargs))]
+    is_known = all(each is not None for each in others) and torch.Tag.nondeterministic_seeded not in func.tags
+    origin = next((found for each in (known, *others) if (found := origin_of(each)) is not None), None)
+    if known is None and is_known and func._schema.name == "aten::copy_" and others[0].shape == target.shape:
+        _forget_memory(target)
+        with _disable_current_modes():
+            _keep(target, others[0].to(target.dtype, copy=True), origin)
+    elif known is not None and is_known and func._schema.name.endswith("_"):
+        given, options = tree_map(
+            lambda each: known if each is target else value_of(each) if isinstance(each, torch.Tensor) else each,
+            (list(args), {**kwargs}),
+        )
+        try:
+            with _disable_current_modes():
+                func(*given, **options)
+        except (RuntimeError, TypeError, NotImplementedError, IndexError):
+            _forget_memory(target)
+        else:
+            _keep(target, known, origin)
+    else:
+        _forget_memory(target)
+
+
+def _write(tensor: FakeTensor, values: Any) -> None:
+    """Let a tensor hold these truths, and what sees the same memory as well."""
+    held = shares_of(tensor)
+    if held is None:
+        _forget_memory(tensor)
+        held = values
+    with _disable_current_modes():
+        _keep(tensor, held if held is values else held.copy_(values), None)
+
+
+def _forget_memory(tensor: FakeTensor) -> None:
+    """Nobody knows what a tensor holds any more, nor the whole of which it is a part."""
+    for each in (tensor, getattr(tensor, "_base", None)):
+        if each is not None:
+            forget_value(each)
 
 
 def _truths_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -208,9 +255,16 @@ def value_of(value: Any) -> Any:
 
 
 def is_small(value: Any) -> bool:
-    """True for a few whole numbers or truth values."""
-    is_tensor = isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.dtype.is_complex
-    return is_tensor and not value.dtype.is_floating_point and value.numel() <= _MOST_MOVED
+    """True for whole numbers or truth values that are not too many to be followed."""
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return False
+    if value.dtype.is_complex or value.dtype.is_floating_point:
+        return False
+    return _are_few(value)
+
+
+def _are_few(value: Any) -> bool:
+    return bool(value.numel() <= (_MOST_TRUTHS if value.dtype is torch.bool else _MOST_MOVED))
 
 
 def _is_number(value: Any) -> bool:

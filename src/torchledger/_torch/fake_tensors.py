@@ -267,7 +267,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         if getattr(func, "namespace", None) == TRITON_KERNELS:
             return None
         if isinstance(func, torch._ops.OpOverload) and func.name() in SIZED:
-            return self._sized(func.name(), args, kwargs)
+            return self._sized(func, args, kwargs)
         if func in MASKED or (func in SPARSE and is_sparse(args)):
             with self:
                 result = (MASKED.get(func) or SPARSE[func])(*args, **kwargs)
@@ -448,14 +448,17 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             n_read = self._numbers[line]
         return 1.0 if n_read == 1 else 1.0 + _CHANGES / n_read
 
-    def _sized(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _sized(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Operators whose result's size depends on values."""
+        name = func.name()
         with self:
             result = SIZED[name](*args, **kwargs)
-        if name == "aten::bincount":
-            count_shares(torch.ops.aten.bincount.default, args, kwargs, result)
-            if kwargs.get("minlength", args[2] if len(args) > 2 else 0):
-                return result  # as many as the program said
+        count_shares(func, args, kwargs, result)
+        decides = args[1 if name == "aten::masked_select" else 0]
+        if name in _SIZED_BY_VALUES and (known := shares_of(decides)) is not None and origin_of(known) is None:
+            return result  # as the program's own values say
+        if name == "aten::bincount" and kwargs.get("minlength", args[2] if len(args) > 2 else 0):
+            return result  # as many as the program said
         if name == "aten::repeat_interleave.Tensor" and kwargs.get("output_size") is not None:
             return result  # likewise
         first = next(tensors_in(result))
@@ -709,6 +712,9 @@ def is_pinned_there(tensor: Any) -> bool:
 
 
 _ORIGINALS = {name: getattr(torch.Tensor, name) for name in ("numpy", "tolist", "__format__", "__array__")}
+_SIZED_BY_VALUES = frozenset({"aten::nonzero", "aten::masked_select", "aten::repeat_interleave.Tensor"})
+"""Operators whose result is as long as known values say."""
+
 _VALUES = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default}
 _COMPARES_VALUES = {torch.ops.aten.equal.default, torch.ops.aten.allclose.default}
 

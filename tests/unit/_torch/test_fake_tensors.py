@@ -201,7 +201,47 @@ def test_whole_numbers_that_a_program_moves_or_fills_there_are_known_with_what_i
     assert torch.full((2,), 7, device="cuda").tolist() == [7, 7]
     assert not fake.tensors.stand_ins
     sizes.mul_(2)
-    assert sizes.tolist() == [1, 1, 1], "what was changed in place is not known any more"
+    assert sizes.tolist() == [128, 256, 512]
+    sizes.mul_(torch.randn(3, 9, device="cuda").argmax(1))
+    assert sizes.tolist() == [1, 1, 1], "what was made of something unknown is not known any more"
+
+
+def test_lengths_of_a_batch_decide_sizes_as_they_are_on_the_host(fake: FakeDevice) -> None:
+    words = torch.randint(1, 90, (48, 110)) * (torch.arange(110) < torch.randint(60, 110, (48, 1)))
+    durations = torch.randint(3, 10, words.shape) * (words > 0)
+    there, lasting = words.cuda(), durations.cuda()
+    rows = torch.randn(48, 110, 8, device="cuda")
+    spread = [torch.repeat_interleave(row, each, dim=0) for row, each in zip(rows, lasting, strict=True)]
+    assert [each.shape[0] for each in spread] == durations.sum(1).tolist()
+    frames = nn.utils.rnn.pad_sequence(spread, batch_first=True)
+    is_frame = torch.arange(frames.shape[1], device="cuda")[None] < lasting.sum(1)[:, None]
+    assert frames.masked_select(is_frame[..., None]).shape[0] == 8 * int(durations.sum())
+    assert rows[there != 0].shape[0] == rows[~(there == 0)].shape[0] == int((words != 0).sum())
+    assert (there != 0).nonzero().tolist() == (words != 0).nonzero().tolist()
+    assert not fake.tensors.stand_ins
+
+
+def test_what_is_written_into_a_part_is_seen_in_the_whole(fake: FakeDevice) -> None:
+    mask = torch.zeros(4, 6, dtype=torch.bool, device="cuda")
+    mask[:, :2] = True
+    mask[1].fill_(False)
+    assert torch.randn(4, 6, device="cuda")[mask].shape == (6,)
+    sizes = torch.zeros(4, dtype=torch.long, device="cuda")
+    sizes[1:3].copy_(torch.tensor([5, 7]))
+    sizes[torch.tensor([0], device="cuda")] = 2
+    assert sizes.tolist() == [2, 5, 7, 0]
+    given = torch.tensor([3, 4]).cuda()
+    sizes[:2].copy_(given)
+    given.add_(1)
+    assert sizes.tolist() == [3, 4, 7, 0] and given.tolist() == [4, 5]
+    sizes[:1].copy_(torch.randn(1, 9, device="cuda").argmax(1))
+    assert sizes.tolist() == [1, 1, 1, 1], "of the whole nobody knows one"
+
+
+def test_numbers_that_are_drawn_into_known_ones_are_not_known(fake: FakeDevice) -> None:
+    state = torch.get_rng_state()
+    numbers = torch.arange(4, device="cuda").random_(9)
+    assert numbers.tolist() == [1, 1, 1, 1] and torch.equal(torch.get_rng_state(), state)
 
 
 def test_a_loop_that_decodes_ends_where_it_was_told_whatever_ends_a_line_before(fake: FakeDevice) -> None:
