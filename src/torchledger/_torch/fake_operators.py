@@ -163,6 +163,20 @@ def note_choices(func: Any, args: Sequence[Any], result: Any) -> None:
                 setattr(result, attribute, getattr(args[0], attribute))
 
 
+def spread_over_choices(tensor: Any) -> tuple[Any, str] | None:
+    """Values for several numbers that choose among so many, as a tensor of the host, and how they were made up:
+    different ones within a row where there are enough, and each about as often. ``None`` of any other tensor."""
+    count = getattr(tensor, "_choices", None)
+    if count is None or tensor.numel() <= 1 or not all(type(size) is int for size in tensor.shape):
+        return None
+    with _disable_current_modes():
+        width = tensor.shape[-1]
+        within = (2 * torch.arange(width) + 1) * count // (2 * width)
+        rows = torch.arange(tensor.numel() // width)[:, None]
+        values = ((within + rows) % count).reshape(tuple(tensor.shape)).to(tensor.dtype)
+    return values, f"spread over the {count:,} that they choose from"
+
+
 def _is_shifted(name: str, args: Sequence[Any]) -> bool:
     """True where one number is added to all of a tensor."""
     return name in ("aten::add", "aten::sub") and not isinstance(args[1], torch.Tensor)
@@ -179,7 +193,7 @@ _MOST_LEVELS = 16
 
 _UNIFORM = ("aten::rand", "aten::rand_like")
 _BELOW, _ABOVE = frozenset(("aten::lt", "aten::le")), frozenset(("aten::gt", "aten::ge"))
-_CHOOSES = ("aten::topk", "aten::argmax", "aten::argmin", "aten::max", "aten::min")
+_CHOOSES = ("aten::topk", "aten::argmax", "aten::argmin", "aten::max", "aten::min", "aten::sort")
 _PUTS = ("aten::scatter_", "aten::scatter")
 _KEEPS = tuple(
     f"aten::{name}"

@@ -55,6 +55,7 @@ from torchledger._torch.fake_operators import (
     note_choices,
     real_layouts,
     shapes_by_example,
+    spread_over_choices,
     work_of_coalesced,
 )
 from torchledger._torch.fake_ranges import note_ranges, taken_by
@@ -529,19 +530,25 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         fake_tensor.log.addFilter(_is_not_said_anew)
         patches.on_undo(lambda: fake_tensor.log.removeFilter(_is_not_said_anew))
 
-        def note_values(known: Any) -> None:
-            if (origin := origin_of(known)) is not None:
-                mode.note("the values of a tensor", "equal shares" if origin == ARE_SHARES else origin)
+        def values_there(tensor: Any) -> Any:
+            """Values that are known, or stand for several that choose; ``None`` where all are taken for 1.0."""
+            if (known := shares_of(tensor)) is not None:
+                if (origin := origin_of(known)) is not None:
+                    mode.note("the values of a tensor", "equal shares" if origin == ARE_SHARES else origin)
+                return known
+            if (chosen := spread_over_choices(tensor)) is not None:
+                mode.note("the values of a tensor", chosen[1])
+                return chosen[0]
+            mode.note("the values of a tensor", 1.0)
+            return None
 
         def array(tensor: Any, *args: Any, **kwargs: Any) -> Any:
             if not _is_fake(tensor):
                 return _ORIGINALS["numpy"](tensor, *args, **kwargs)
             import numpy
 
-            if (known := shares_of(tensor)) is not None:
-                note_values(known)
+            if (known := values_there(tensor)) is not None:
                 return _ORIGINALS["numpy"](known)
-            mode.note("the values of a tensor", 1.0)
             dtype = _ORIGINALS["numpy"](_real_empty(tensor.dtype)).dtype
             return numpy.ones(tuple(tensor.shape), dtype=dtype)
 
@@ -557,10 +564,8 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             if tensor.device.type == "cuda":
                 with torch.no_grad():
                     tensor.to("cpu")  # as it does there: the host waits for what it copies
-            if (known := shares_of(tensor)) is not None:
-                note_values(known)
+            if (known := values_there(tensor)) is not None:
                 return _ORIGINALS["tolist"](known)
-            mode.note("the values of a tensor", 1.0)
             return _filled(tuple(tensor.shape), _value_of(tensor.dtype))
 
         def formatted(tensor: Any, spec: str) -> str:

@@ -351,3 +351,17 @@ def test_draws_have_gradients_by_what_they_are_drawn_by(draws: Callable[[Any], t
     draws(rates).sum().backward()
     assert rates.grad is not None and rates.grad.shape == (5, 3)
     assert not any(stand_in.asked.startswith("what ") for stand_in in fake.tensors.stand_ins)
+
+
+def test_places_of_the_largest_are_different_and_spread_over_all(fake: FakeDevice) -> None:
+    strengths = torch.rand(49, device="cuda")
+    assert torch.topk(strengths, 5)[1].detach().cpu().numpy().tolist() == [4, 14, 24, 34, 44]
+    assert strengths.argsort(descending=True)[:3].tolist() == [8, 24, 40]
+    assert {stand_in.value for stand_in in fake.tensors.stand_ins} == {"spread over the 49 that they choose from"}
+
+
+def test_experts_that_are_read_one_by_one_are_chosen_as_often(fake: FakeDevice) -> None:
+    chosen = torch.topk(torch.rand(64, 8, device="cuda"), 2)[1].tolist()
+    assert all(first != second for first, second in chosen)
+    assert [sum(row.count(expert) for row in chosen) for expert in range(8)] == [16] * 8
+    assert torch.rand(8, 4, device="cuda").argmax(1).tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
