@@ -39,6 +39,7 @@ _FORMULAS: Mapping[str, Mapping[Any, Any]] = {
     ),
     "IndexSelectBackward0": {_ATEN.index_add.default: _ATEN.index_add_.default},
     "IndexBackward0": {_ATEN.index_put.default: _ATEN._index_put_impl_.default},
+    "MaskedSelectBackward0": {_ATEN.masked_scatter.default: _ATEN.masked_scatter_.default},
     "TakeBackward0": {_ATEN.put.default: _ATEN.put_.default},
     "TraceBackward0": {_ATEN.index_fill.int_Tensor: _ATEN.index_fill_.int_Tensor},
     "BinaryCrossEntropyBackward0": _SCORES,

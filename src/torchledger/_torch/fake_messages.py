@@ -23,7 +23,7 @@ _MOST_SENT = 1 << 10
 
 
 def _are_sizes(tensor: Any) -> bool:
-    return is_small(tensor) and tensor.numel() <= _MOST_SENT
+    return is_small(tensor) and tensor.numel() <= _MOST_SENT and not tensor.is_floating_point()
 
 
 @dataclass

@@ -98,6 +98,10 @@ def count_shares(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], resu
             _follow(func, args, kwargs, result)
     elif func._schema.is_mutable and args and isinstance(args[0], FakeTensor):
         _follow_writing(func, args, kwargs)
+    elif func._schema.is_mutable and args and isinstance(args[0], (list, tuple)):
+        for each in args[0]:  # of lists nothing is followed
+            if isinstance(each, FakeTensor):
+                _forget_memory(each)
 
 
 def send_shares(outputs: Any, inputs: Any) -> None:
@@ -255,11 +259,12 @@ def value_of(value: Any) -> Any:
 
 
 def is_small(value: Any) -> bool:
-    """True for whole numbers or truth values that are not too many to be followed."""
+    """True for whole numbers or truth values that are not too many to be followed, and for one number of any kind: a
+    counter may be one of floats."""
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return False
     if value.dtype.is_complex or value.dtype.is_floating_point:
-        return False
+        return not value.dtype.is_complex and value.numel() == 1
     return _are_few(value)
 
 
@@ -268,7 +273,8 @@ def _are_few(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, FakeTensor) and is_small(value) and value.numel() == 1 and value.dtype is not torch.bool
+    is_one = isinstance(value, FakeTensor) and is_small(value) and value.numel() == 1
+    return is_one and value.dtype is not torch.bool and not value.dtype.is_floating_point
 
 
 def _full(shape: tuple[int, ...], value: int, dtype: torch.dtype) -> Any:

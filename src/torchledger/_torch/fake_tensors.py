@@ -325,6 +325,8 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             note_ranges(func, args, result)
             count_shares(func, args, kwargs, result)
             follow_limits(func, args, result)
+        elif result is None and args and isinstance(func, torch._ops.OpOverload):
+            count_shares(func, args, kwargs, result)
         return result
 
     def _device_of(self, tensor: FakeTensor) -> torch.device:

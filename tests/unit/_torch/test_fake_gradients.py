@@ -51,6 +51,7 @@ WRITTEN: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], list[str]]] = {
     "GatherBackward0": (lambda rows: rows.gather(0, _places()[:, None]), ["scatter_add_"]),
     "IndexBackward0": (lambda rows: rows[_places()], ["_index_put_impl_"]),
     "IndexSelectBackward0": (lambda rows: rows.index_select(0, _places()), ["index_add_"]),
+    "MaskedSelectBackward0": (lambda rows: rows.masked_select(rows > 0.5), ["masked_scatter_"]),
     "TakeBackward0": (lambda rows: rows.take(_places()), ["put_"]),
     "MaxBackward0": (lambda rows: rows.max(1).values, ["scatter_"]),
     "MaxBackward1": (lambda rows: rows.max(), ["logical_and_", "logical_or_"]),

@@ -238,6 +238,21 @@ def test_what_is_written_into_a_part_is_seen_in_the_whole(fake: FakeDevice) -> N
     assert sizes.tolist() == [1, 1, 1, 1], "of the whole nobody knows one"
 
 
+def test_a_counter_of_floats_is_known_as_long_as_nothing_unknown_is_added(fake: FakeDevice) -> None:
+    layer = nn.BatchNorm1d(4)
+    layer.register_buffer("count", torch.zeros(()))
+    count = layer.cuda().count
+    for _ in range(3):
+        if count < 2:
+            count += 1
+    assert count.item() == 2.0 and not fake.tensors.stand_ins
+    torch._foreach_add_([count], 1.0)
+    assert count.item() == 1.0, "of lists nothing is followed"
+    losses = torch.zeros((), device="cuda")
+    losses += torch.rand(3, device="cuda").sum()
+    assert losses.item() == 1.0 and losses.sum().item() != 0.0
+
+
 def test_numbers_that_are_drawn_into_known_ones_are_not_known(fake: FakeDevice) -> None:
     state = torch.get_rng_state()
     numbers = torch.arange(4, device="cuda").random_(9)
