@@ -150,7 +150,9 @@ def _recurrent(call: _Call) -> Parts:
     else:
         tiles = math.ceil(batch / 64) * math.ceil(gates * hidden / 128) / _TILES_AT_ONCE
         amounts = (turns * weights / 1e6, turns * tiles, turns * max(0.0, tiles - 1), turns * hidden / 1e3)
-        way = f"standard, {call.precision}"
+        # Rows that do not begin at 16 bytes are multiplied without the tensor cores.
+        is_aligned = hidden % (4 if call.precision == "float32" else 8) == 0
+        way = f"standard, {call.precision}{'' if is_aligned else ', unaligned'}"
     always = (1, layers, turns, turns * cells / 1e6, 2 * inputs / 1e9, call.megabytes)
     return Parts(way, (*always, *amounts))
 

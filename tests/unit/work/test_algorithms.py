@@ -38,6 +38,8 @@ def test_time_steps_of_all_layers_and_directions_follow_one_another() -> None:
         ("aten::_cudnn_rnn", "float32", 2, 96, "persistent, float32, 4 gates"),
         ("aten::_cudnn_rnn", "float32", 2, 192, "persistent, float32, 4 gates, wider"),
         ("aten::_cudnn_rnn", "float32", 2, 200, "standard, float32"),
+        ("aten::_cudnn_rnn", "float32", 2, 202, "standard, float32, unaligned"),
+        ("aten::_cudnn_rnn", "float16", 2, 1028, "standard, half, unaligned"),
         ("aten::_cudnn_rnn", "float16", 1, 384, "persistent, half, wider"),
         ("aten::_cudnn_rnn", "float16", 1, 392, "standard, half"),
         ("aten::_cudnn_rnn", "bfloat16", 3, 64, "standard, half"),
