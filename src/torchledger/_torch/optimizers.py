@@ -177,19 +177,20 @@ def _memory_of(tensor: Any) -> int | None:
         return None
 
 
-def has_other_optimizer(known: Collection[int]) -> bool:
-    """True if an optimizer lives that updates something without values and is none of these, given by ``id``: others
-    are not of a program that runs without its device."""
+def has_other_optimizer(known: Collection[int], mode: Any) -> bool:
+    """True if an optimizer lives that updates something without values of this mode of fake tensors and is none of
+    these, given by ``id``: others are not of the program that runs without its device now."""
     from torch.optim.optimizer import Optimizer
 
-    return any(id(each) not in known and _updates_fakes(each) for each in living(Optimizer))
+    return any(id(each) not in known and _updates_fakes(each, mode) for each in living(Optimizer))
 
 
-def _updates_fakes(optimizer: Any) -> bool:
+def _updates_fakes(optimizer: Any, mode: Any) -> bool:
     from torch._subclasses.fake_tensor import FakeTensor
 
     first = (group["params"][0] for group in getattr(optimizer, "param_groups", ()) if group["params"])
-    return any(isinstance(getattr(each, "_local_tensor", each), FakeTensor) for each in first)
+    parts = (getattr(each, "_local_tensor", each) for each in first)
+    return any(isinstance(each, FakeTensor) and each.fake_mode is mode for each in parts)
 
 
 def fused_adamw_step(tensors: Mapping[str, Any]) -> Any:

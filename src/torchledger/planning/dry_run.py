@@ -271,7 +271,7 @@ class _StepHearer(StepProfiler):
             if self._kept is None:
                 self._look_on_s = max(_LOOKED_ON_S, _LOOKED_ON_SHARE * (now_s - self._heard_s))
             self._heard_s, self._looked_on, self._n_heard = now_s, 0, self._n_heard + 1
-            self._may_train = recording.found_by == "period" and has_other_optimizer(frozenset())
+            self._may_train = recording.found_by == "period" and has_other_optimizer(frozenset(), self._tensors)
         self._kept = recording
         self._looked_on += 1
         self._rare.called_again()
@@ -332,7 +332,7 @@ class _StepHearer(StepProfiler):
             return False
         called = {name for kind in recording.kinds[:1] for name in kind.calls}
         others = recording.found_by == "period" or not self._launches.keys() <= called
-        return others or has_other_optimizer(self._recorder.optimizers)
+        return others or has_other_optimizer(self._recorder.optimizers, self._tensors)
 
     def _is_one_of_several(self, recording: StepRecording) -> bool:
         """Whether what was recorded is one step of an optimizer: a turn of several optimizers holds them all."""

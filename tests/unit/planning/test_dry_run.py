@@ -162,6 +162,23 @@ def test_a_solver_makes_the_turns_that_it_was_given_and_it_is_said_that_values_d
     assert f"{Path(__file__)}:" in note and "where they decide how often a loop goes round" in note
 
 
+def test_an_optimizer_of_a_program_that_was_planned_before_is_not_waited_for(tmp_path: Path) -> None:
+    def training() -> None:
+        model = nn.Linear(WIDTH, 1, device="cuda")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        left.append(optimizer)
+        while True:
+            steps.append(len(left))
+            model(torch.randn(4, WIDTH, device="cuda")).sum().backward()
+            optimizer.step()
+
+    left: list[torch.optim.Optimizer] = []
+    steps: list[int] = []
+    for place in range(2):
+        run_without_device(training, tmp_path / f"{place}.ledger", H200)
+    assert steps.count(1) == steps.count(2)
+
+
 def test_a_step_that_solves_as_long_as_values_say_is_planned_with_one_round_and_it_is_said(tmp_path: Path) -> None:
     def solving() -> None:
         layer = nn.Linear(WIDTH, WIDTH, device="cuda")
