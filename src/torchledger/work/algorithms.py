@@ -564,7 +564,8 @@ def _transformed(call: _Call) -> Parts:
     inner = len(dims) < len(shape) and max(dims) < len(shape) - 1
     passes = len(lengths) + long
     longer = 0.0 if way == "powers of two" else call.megabytes * long
-    return Parts(way, (1, passes, call.megabytes * passes, longer, call.megabytes * inner))
+    scaled = call.megabytes * (call.number("normalization", 0) != 0)  # by a kernel of its own
+    return Parts(way, (1, passes, call.megabytes * passes, longer, call.megabytes * inner, scaled))
 
 
 _UNROLLED, _MOST_DIRECT = 13, 127

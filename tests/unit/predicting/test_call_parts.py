@@ -40,10 +40,10 @@ def transform(rows: int, length: int, *, name: str = "torch.ops.aten._fft_r2c") 
 
 
 def test_a_long_transform_in_a_graph_takes_what_it_takes_outside(h200: TimeModel) -> None:
-    launch = transform(2048, 32768)
+    launch = transform(2048, 65536)
     eager = StepCall(
         *("", 0, "operator", "aten::_fft_r2c", "forward"),
-        arguments=(TensorArgument((2048, 32768), "float32", (32768, 1)),),
+        arguments=(TensorArgument((2048, 65536), "float32", (65536, 1)),),
         settings=(("dim", (1,)), ("normalization", (0,)), ("onesided", (1,))),
         bytes_moved=launch.bytes_moved,
         kernels=1,
