@@ -45,6 +45,7 @@ from torchledger._torch.composites import (
 )
 from torchledger._torch.errors import wants_device
 from torchledger._torch.fake_gradients import asks_for_zeros
+from torchledger._torch.fake_layouts import has_layout_of_its_own, laid_out
 from torchledger._torch.fake_limits import at_limit, follow_limits
 from torchledger._torch.fake_loops import FakeLoops
 from torchledger._torch.fake_operators import (
@@ -281,6 +282,9 @@ class FakeTensors(FakeTensorMode, _OnThreads):
                 result = ONLY_THERE[func](*args, **kwargs)
             count_shares(func, args, kwargs, result)
             return result
+        if has_layout_of_its_own(func) and not here.is_inside and TracingContext.try_get() is None:
+            with self:
+                return laid_out(func, args, kwargs)
         if not here.is_inside and isinstance(func, torch._ops.OpOverload) and is_fused_with_collective(func.name()):
             self.note(f"products and a collective that would overlap ({func._opname})", "one after the other")
             with self:
