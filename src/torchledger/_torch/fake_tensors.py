@@ -14,7 +14,7 @@ import sys
 import threading
 import types
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import cycle
 from typing import Any
@@ -44,6 +44,7 @@ from torchledger._torch.composites import (
     unfused,
 )
 from torchledger._torch.errors import wants_device
+from torchledger._torch.fake_flow import Flow
 from torchledger._torch.fake_gradients import asks_for_zeros
 from torchledger._torch.fake_layouts import has_layout_of_its_own, laid_out
 from torchledger._torch.fake_limits import at_limit, follow_limits
@@ -118,6 +119,7 @@ class _OfThread(threading.local):
         self.enter_stack: list[Any] = []
         self.in_kernel_invocation = False
         self.is_inside = False
+        self.is_followed = False
 
 
 class _OnThreads(TorchDispatchMode):
@@ -141,7 +143,8 @@ class FakeTensors(FakeTensorMode, _OnThreads):
     After ``end`` threads other than the first one to enter it go no further than their next operator; the first calls
     ``on_over`` before each.
     ``on_collective`` is given each operator on process groups, with its arguments, before it is called, and
-    ``n_operators`` counts those that the program has called, without what is traced while something compiles.
+    ``n_operators`` counts those that the program has called, without what is traced while something compiles; each of
+    ``flows`` is told of these, with what they make.
     """
 
     supports_higher_order_operators = True
@@ -161,6 +164,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         self._patches = Patches()
         self.is_over = False
         self.n_operators = 0
+        self.flows: list[Flow] = []
         self._data_bytes = 0
         self.on_over: Callable[[], None] | None = None
         self.on_collective: Callable[[Any, Sequence[Any], Mapping[str, Any]], None] | None = None
@@ -238,6 +242,8 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         kwargs = dict(kwargs or {})
         if os.getpid() != self._owner:  # a loader's process, which has only the host
             return self._on_loader(func, types, args, kwargs)
+        if self.flows and not self._of_thread.is_followed and TracingContext.try_get() is None:
+            return self._followed(func, types, args, kwargs)
         if are_of_program(types):
             with as_plain(args, kwargs):
                 return self.__torch_dispatch__(func, (FakeTensor,), args, kwargs)
@@ -331,6 +337,24 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             follow_limits(func, args, result)
         elif result is None and args and isinstance(func, torch._ops.OpOverload):
             count_shares(func, args, kwargs, result)
+        return result
+
+    def follow(self, known: Iterable[Any] = ()) -> Flow:
+        """Follow what the program computes from now on, by ``known`` parameters and those that it reads as such."""
+        flow = Flow(known, self.flows.remove)
+        self.flows.append(flow)
+        return flow
+
+    def _followed(self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Compute, and tell of it those that follow what is computed."""
+        here = self._of_thread
+        here.is_followed = True
+        try:
+            result = self.__torch_dispatch__(func, types, args, kwargs)
+            for flow in self.flows:
+                flow.called(func, args, kwargs, result)
+        finally:
+            here.is_followed = False
         return result
 
     def _device_of(self, tensor: FakeTensor) -> torch.device:

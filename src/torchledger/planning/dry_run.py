@@ -9,6 +9,7 @@ import sys
 import time
 import traceback
 import types
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +36,7 @@ from torchledger.planning.program_threads import (
 )
 from torchledger.planning.rare_collectives import RareCollectives, do_matter
 from torchledger.planning.steps_of_a_turn import StepsOfATurn, steps_of_a_turn
-from torchledger.planning.turns import Turns
+from torchledger.planning.turns import Turn, Turns
 from torchledger.profiling.profile import StepProfiler, hear_steps
 from torchledger.profiling.records import facts_of_recording
 from torchledger.stepping.assumed_ways import assumed_times, dearer_ways
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from torchledger._torch.dynamo import GivenUp
     from torchledger._torch.eager_calls import EagerCalls
     from torchledger._torch.fake_captures import Captures
+    from torchledger._torch.fake_flow import Flow
     from torchledger._torch.fake_tensors import FakeTensors
     from torchledger._torch.fake_world import FakeWorld
     from torchledger._torch.module_calls import ModuleCalls
@@ -71,6 +73,9 @@ time that the program has taken until then."""
 _MOST_OF_TURNS, _OF_TURNS_S = 256, 60.0
 """So many steps of an optimizer are looked on, in so many seconds at most, where they seem to be parts of a turn."""
 
+_OF_FIRST_TURN_S = 10.0
+"""So long steps are looked on that may be parts of a program's first turn."""
+
 _MOST_BEFORE_TRAINING, _BEFORE_TRAINING_S = 4096, 120.0
 """So many calls that nothing updates are let pass, in so many seconds at most, before the first step of an optimizer
 that is there: many programs evaluate before they train."""
@@ -88,12 +93,14 @@ _WARM_UPS = 11
 class DryRunOutcome:
     """A ledger that was made without a device, and what its program was told.
 
-    ``is_steady`` says that steps behind the recorded one were looked on, and that none held more than it.
+    ``is_steady`` says that steps behind the recorded one were looked on, and that none held more than it; ``turn`` is
+    what the step is where it is one of a loop.
     """
 
     path: Path
     dry_run: DryRun
     is_steady: bool = False
+    turn: Turn | None = None
 
 
 class _StepHearer(StepProfiler):
@@ -111,8 +118,12 @@ class _StepHearer(StepProfiler):
         around: FakeWorld | None = None,
         *,
         looks_for_rarer: bool = True,
+        looks_for_turns: bool = True,
+        turn: Turn | None = None,
     ) -> None:
         self._looks_for_rarer, self._n_heard = looks_for_rarer, 0
+        self._looks_for_turns, self._given_turn = looks_for_turns, turn
+        self._stepped: weakref.WeakSet[Any] = weakref.WeakSet()
         self._ending, self._tensors, self._devices, self._rare = ending, tensors, devices, rare
         self._captures = captures
         self._marks: list[str] = []
@@ -130,7 +141,7 @@ class _StepHearer(StepProfiler):
         self._launched = self._in_graphs = 0
         self._turn: StepsOfATurn | None = None
         self._outside = OutsideWork(lambda: self._made)
-        self._turns = Turns(lambda: self._made, _has_tensors)
+        self._turns = Turns(lambda: self._made, self._follow, turn)
         self._later_modules: ModuleCalls | None = None
         self._loading = loading
         self._given_up: list[GivenUp] = []
@@ -153,7 +164,8 @@ class _StepHearer(StepProfiler):
         """Where nothing is compiled modules say where turns begin, also once optimizers say where steps end."""
         from torchledger._torch.module_calls import ModuleCalls
 
-        if self._later_modules is None and not self._is_compiling and not self._is_a_rank:
+        looks = self._looks_for_turns and self._given_turn is None
+        if self._later_modules is None and not self._is_compiling and looks:
             self._later_modules = ModuleCalls(lambda _: self._turns.model_called(), self._recorder.failed)
             self._patches.append(self._later_modules)
 
@@ -188,6 +200,7 @@ class _StepHearer(StepProfiler):
         self._outside.optimizer_stepped()
         if not self._is_a_rank:
             self._captures.optimizer_stepped()
+        self._stepped.add(optimizer)
         ends = self._ends_turn()
         super()._optimizer_stepped(optimizer)
         self._hear_later_modules()
@@ -198,11 +211,14 @@ class _StepHearer(StepProfiler):
         """Whether a turn of several steps ends with the one that an optimizer has made."""
         from torchledger._torch.user_lines import frames_behind_hook
 
-        # Ranks have to record the same step, and each would find its turns for itself. Those of a backward are one.
-        if self._is_a_rank or self._recorder.is_in_backward:
+        if not self._looks_for_turns or self._recorder.is_in_backward:  # those of a backward are one
             return False
         is_part = self._kept is not None and self._kept.found_by == "optimizer"
         return self._turns.optimizer_stepped(frames_behind_hook(), beyond=self._outside.updates if is_part else None)
+
+    def _follow(self) -> Flow:
+        groups = [group for each in self._stepped for group in each.param_groups]
+        return self._tensors.follow(each for group in groups for each in group["params"])
 
     @property
     def _made(self) -> int:
@@ -220,7 +236,11 @@ class _StepHearer(StepProfiler):
         # What its wrapper calls is in its launches; it calls more at first, and in some versions of torch each time.
         before = self._tensors.n_operators
         try:
-            return super()._around_call(compiled, inputs, proceed)
+            given = list(inputs) if self._tensors.flows else []  # a graph may empty its list of them
+            result = super()._around_call(compiled, inputs, proceed)
+            for flow in self._tensors.flows:
+                flow.graph_called(given, result)
+            return result
         finally:
             self._in_graphs += self._tensors.n_operators - before
             self._launched += len(self._launches.get(self._recorder.name_of(compiled) or "", ()))
@@ -280,10 +300,17 @@ class _StepHearer(StepProfiler):
         may_follow = self._may_exchange_later if self._is_a_rank else self._may_be_a_part
         if self._looked_on <= _WARM_UPS and self._may_be_captured(recording):
             return True
-        if self._turns.is_likely and self._looked_on <= _MOST_OF_TURNS and now_s < self._heard_s + _OF_TURNS_S:
+        if recording.found_by != "turn" and self._is_in_turn(now_s):
             return True
         is_wanted = may_follow(recording) or self._outside.is_looked_for
         return self._looked_on <= _MOST_LOOKED_ON and now_s < self._heard_s + self._look_on_s and is_wanted
+
+    def _is_in_turn(self, now_s: float) -> bool:
+        """Whether the steps at hand seem to be parts of a turn, not too long after the last that was heard."""
+        if self._turns.is_likely:
+            return self._looked_on <= _MOST_OF_TURNS and now_s < self._heard_s + _OF_TURNS_S
+        is_possible = self._turns.is_possible and self._looked_on <= _MOST_LOOKED_ON
+        return is_possible and now_s < self._heard_s + _OF_FIRST_TURN_S
 
     @property
     def _waits_for_training(self) -> bool:
@@ -348,6 +375,11 @@ class _StepHearer(StepProfiler):
         return not self._rare.found and self._outside.note() is None
 
     @property
+    def turn(self) -> Turn | None:
+        """What the step that is kept is, where it is a turn of a loop."""
+        return self._turns.turn if self._kept is not None and self._kept.found_by == "turn" else None
+
+    @property
     def has_heard(self) -> bool:
         """True once a step was heard: what comes of the program behind it is not asked."""
         return self._kept is not None
@@ -408,14 +440,6 @@ def _decided(
     return asker, (ways[decision.fork] == 0,)
 
 
-def _has_tensors(value: Any) -> bool:
-    """Whether a value is a tensor or holds some: a collection, or what a program keeps together."""
-    from torchledger._torch.tensors import tensors_in
-
-    held = {} if callable(value) else getattr(value, "__dict__", {})
-    return any(True for _ in tensors_in((value, held)))
-
-
 def _graph_calls(recording: StepRecording) -> int:
     assert recording.memory is not None
     return sum(isinstance(entry, str) for entry in recording.memory.entries)
@@ -454,13 +478,16 @@ def run_without_device(
     world: WorldSpec | None = None,
     pays: Pays = stays_as_it_is,
     looks_for_rarer: bool = True,
+    looks_for_turns: bool = True,
+    turn: Turn | None = None,
 ) -> DryRunOutcome:
     """Run ``program`` without ``device`` until one of its steps is in the ledger at ``path``.
 
     With a ``world`` it runs as one of its ranks, and unless another has done so (``looks_for_rarer``) looks on for what
-    rarer steps exchange; ``pays`` says which products Inductor would pad. Raises ``PlanError`` where that cannot be (no
-    Triton, no compiler), where the program fails, and where it ends before a step was recorded; ``StoreError`` if the
-    ledger cannot be written.
+    rarer steps exchange; its step is the ``turn`` that another has found, or it looks for one itself, or for none.
+    ``pays`` says which products Inductor would pad. Raises ``PlanError`` where that cannot be (no Triton, no compiler),
+    where the program fails, and where it ends before a step was recorded; ``StoreError`` if the ledger cannot be
+    written.
     """
     from torchledger._torch.fake_device import FakeDevice
 
@@ -484,6 +511,8 @@ def run_without_device(
             loading,
             around,
             looks_for_rarer=looks_for_rarer,
+            looks_for_turns=looks_for_turns,
+            turn=turn,
         )
         hear_steps(hearer)
         capture.watch(hearer)
@@ -519,7 +548,7 @@ def run_without_device(
         captured = _CAPTURED_TOO_SOON if fake.captures.n_begun else ""
         asked = _asked_before_its_end(fake.tensors.last_asked)
         raise PlanError(f"no step was recorded: {why_not}.{captured}{ending.hint}{asked}")
-    return DryRunOutcome(path, dry_run, hearer.is_steady)
+    return DryRunOutcome(path, dry_run, hearer.is_steady, hearer.turn)
 
 
 def _asked_before_its_end(last_asked: Sequence[StandIn]) -> str:

@@ -3,7 +3,8 @@
 This process imports what every rank needs and then forks one child a rank, so that it is imported once. It reads lines
 from the file descriptor ``ASKED``, each a list of requests (paths of JSON files) and how many may run at once, and
 writes their exit codes to ``TOLD``. What a script prints goes to stderr. A sentence that says why there is no ledger is
-left in the request's ``failure``; ``steady`` is made where no step behind the recorded one held more than it.
+left in the request's ``failure``; ``steady`` is made where no step behind the recorded one held more than it, and in
+``turn`` is what the step is where it is a turn of a loop.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import json
 import os
 import signal
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from torchledger.errors import TorchledgerError
 from torchledger.nouns import RUNNING, Device, WorldSpec
 from torchledger.planning.dry_run import run_without_device, script_program
+from torchledger.planning.turns import Turn
 from torchledger.predicting.devices import find_model
 from torchledger.predicting.padding import PaddingRule
 from torchledger.signals import end_with_parent
@@ -97,12 +100,16 @@ def _record(request: Path, parent: int) -> int:
             world=WorldSpec(**asked["world"]),
             pays=stays_as_it_is if asked["model"] is None else PaddingRule(lambda: find_model(asked["model"])),
             looks_for_rarer=asked["looks_for_rarer"],
+            looks_for_turns=asked["looks_for_turns"],
+            turn=None if asked["given_turn"] is None else Turn(**asked["given_turn"]),
         )
     except TorchledgerError as error:
         Path(asked["failure"]).write_text(str(error))
         return error.exit_code
     if outcome.is_steady:
         Path(asked["steady"]).touch()
+    if outcome.turn is not None:
+        Path(asked["turn"]).write_text(json.dumps(asdict(outcome.turn)))
     return 0
 
 

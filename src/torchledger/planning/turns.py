@@ -2,8 +2,8 @@
 
 A policy is rolled out or a teacher asked, and what comes of it is learned from in a loop of its own: a turn of the loop
 around that is what the program takes for a step. Told from where in the loop's text models are called and optimizers
-step, turn after turn. A loop over batches with an evaluation behind it is none: nothing that was computed before it is
-used in it.
+step, turn after turn, and from what the steps read. A loop over batches with an evaluation before or behind it is none:
+nothing that was computed there is used in it.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from __future__ import annotations
 import ast
 import statistics
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from traceback import walk_stack
 from types import CodeType, FrameType
-from typing import Any
+from typing import Protocol
 
 from torchledger.program_text import parsed, statements_around
 
@@ -26,6 +26,19 @@ _ALIKE = 1.25
 """So many times another's may be what a turn computes before its steps, in operators."""
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+class Followed(Protocol):
+    """What models compute from some time on, until ``behind`` is called, and whether it is read behind that."""
+
+    is_used: bool
+
+    def behind(self) -> None:
+        """What models compute from now on is not followed."""
+
+    def end(self) -> None:
+        """Nothing is followed any more."""
 
 
 @dataclass(frozen=True)
@@ -47,14 +60,14 @@ class Turn:
 
 @dataclass(frozen=True)
 class _Loop:
-    """A loop around an optimizer's step: its lines, and those of what makes the step in it. ``given`` are the names
-    that are assigned in it before that, and that this reads and leaves as they are."""
+    """A loop around an optimizer's step, or a function that one calls: its lines, and those of what makes the step in
+    it; ``around`` and ``at`` are the places of the loop and of that."""
 
     code: CodeType
-    file: str
     lines: tuple[int, int]
     inner: tuple[int, int]
-    given: frozenset[str]
+    around: str
+    at: str
 
     def is_before(self, line: int) -> bool:
         """Whether a line of it comes before what makes the step."""
@@ -64,19 +77,49 @@ class _Loop:
 @dataclass
 class _Watched:
     """What the turns of a loop held so far: in the one under way steps with their operators, and what came ``before``;
-    of those that have ended how many steps, and what came before them."""
+    of those that have ended how many steps, and what came before them. ``begins_before`` says that models were called
+    before the first step there is."""
 
     loop: _Loop
     steps: list[int] = field(default_factory=list)
     before: int = 0
     ended: list[tuple[int, int]] = field(default_factory=list)
     is_other: bool = False
+    begins_before: bool = False
+    flow: Followed | None = None
 
-    def turn_begins(self) -> None:
+    def turn_begins(self, follow: Callable[[], Followed]) -> None:
         """Something is called before the steps again."""
-        if self.steps:
-            self.ended.append((len(self.steps), self.before))
-            self.steps, self.before = [], 0
+        if not self.steps:
+            return
+        self.ended.append((len(self.steps), self.before))
+        self.steps, self.before = [], 0
+        self.end()
+        if not self.is_other and 1 < self.ended[-1][0] <= _MOST_STEPS:
+            self.flow = follow()
+
+    def steps_begin(self) -> None:
+        """What comes now makes the steps."""
+        if self.flow is not None:
+            self.flow.behind()
+
+    def end(self) -> None:
+        """Follow nothing."""
+        if self.flow is not None:
+            self.flow.end()
+        self.flow = None
+
+    @property
+    def is_likely(self) -> bool:
+        """Whether the turn under way may hold several steps that use what came before them."""
+        if self.is_other or self.flow is None or not self.is_long:
+            return False
+        return len(self.steps) <= self.ended[-1][0] and (self.flow.is_used or len(self.steps) == 1)
+
+    @property
+    def may_be_first(self) -> bool:
+        """Whether the steps so far may be the first turn's, of which it is not known how many it holds."""
+        return self.begins_before and not self.is_other and not self.ended and len(self.steps) <= _MOST_STEPS
 
     @property
     def is_long(self) -> bool:
@@ -98,20 +141,28 @@ class _Watched:
 class Turns:
     """Told of calls of models and steps of optimizers, says where turns of several steps end.
 
-    ``made`` asks how many operators the program has called so far, ``has_tensors`` whether a value holds tensors.
+    ``made`` asks how many operators the program has called so far, ``follow`` begins to follow what it computes. Where
+    the turn is ``given``, as another rank has found it, its steps are counted from the first.
+
+    ``is_likely`` says that a turn of several is under way that may be the step, ``is_possible`` that the first may be.
     """
 
-    def __init__(self, made: Callable[[], int], has_tensors: Callable[[Any], bool]) -> None:
-        self._made, self._has_tensors = made, has_tensors
+    def __init__(self, made: Callable[[], int], follow: Callable[[], Followed], given: Turn | None = None) -> None:
+        self._made, self._follow, self._given = made, follow, given
         self._watched: dict[tuple[CodeType, int], _Watched] = {}
         self._last, self._in_step, self._where = 0, 0, frozenset[tuple[CodeType, int]]()
-        self._found: _Watched | None = None
+        self._found: _Loop | None = None
+        self._n_steps = 0
+        self._called_at = set[tuple[CodeType, int]]()
         self.turn: Turn | None = None
-        self.is_likely = False
+        self.is_likely = self.is_possible = False
 
     def model_called(self) -> None:
         """A module or a graph is about to be called by what is on the stack."""
-        if not self._watched or self.turn is not None:
+        if self.turn is not None or self._given is not None:
+            return
+        if not self._watched:
+            self._called_at |= {(frame.f_code, line) for frame, line in walk_stack(None)}
             return
         self._count()
         lines = _lines_of({code for code, _ in self._watched})
@@ -119,50 +170,56 @@ class Turns:
             return  # a thread of autograd's
         where = {key for key, each in self._watched.items() if key[0] in lines and each.loop.is_before(lines[key[0]])}
         for key in where - self._where:
-            self._watched[key].turn_begins()
-        self._where = frozenset(where)
+            self._watched[key].turn_begins(self._follow)
+        self._leave(where)
 
     def optimizer_stepped(self, frames: Iterable[tuple[FrameType, int]], *, beyond: int | None = 1) -> bool:
         """An optimizer has made its step, in these frames with their lines, innermost first; whether a turn ends with
         it that holds more of them than ``beyond``, as many as are known to belong together; ``None`` where that is not
         known yet."""
+        if self._given is not None:
+            return self._counts_to(self._given, frames)
         if self._found is not None and self.turn is not None:
-            return self._goes_on(self._found)
+            return self._goes_on(self.turn)
         self._count()
-        made, self._in_step, self.is_likely = self._in_step, 0, False
-        for frame, loop in _loops_around(frames):
+        made, self._in_step, self.is_likely, self.is_possible = self._in_step, 0, False, False
+        for loop in _loops_around(frames):
             watched = self._watched.setdefault((loop.code, loop.lines[0]), _Watched(loop))
+            watched.begins_before = watched.begins_before or self._began_in(loop)
+            self.is_possible = self.is_possible or watched.may_be_first
             watched.is_other = watched.is_other or watched.loop.inner != loop.inner
             watched.steps.append(made)
-            if self.turn is None and self._is_likely(watched, frame):
+            if self.turn is None and watched.is_likely:
                 self.is_likely = True
                 if beyond is not None and beyond < len(watched.steps) == watched.count:
                     self._find(watched)
-        self._where = frozenset()
+        self._leave(set())
+        self._called_at = set()
         return self.turn is not None
 
-    def _is_likely(self, watched: _Watched, frame: FrameType) -> bool:
-        loop = watched.loop
-        if watched.is_other or not watched.ended or watched.ended[-1][0] < 2 or not watched.is_long:
-            return False
-        if len(watched.steps) > watched.ended[-1][0] or watched.ended[-1][0] > _MOST_STEPS:
-            return False
-        values = (frame.f_locals.get(name) for name in loop.given)
-        return any(self._has_tensors(value) for value in values)
+    def _began_in(self, loop: _Loop) -> bool:
+        """Whether models were called in a loop before its first step, which is the program's first."""
+        return any(code is loop.code and loop.is_before(line) for code, line in self._called_at)
+
+    def _leave(self, where: set[tuple[CodeType, int]]) -> None:
+        for key in self._where - where:
+            self._watched[key].steps_begin()
+        self._where = frozenset(where)
 
     def _find(self, watched: _Watched) -> None:
-        name = Path(watched.loop.file).name
-        around, inner = (f"{name}:{each[0]}" for each in (watched.loop.lines, watched.loop.inner))
-        self.turn, self._found = Turn(around, inner, len(watched.steps)), watched
-        watched.steps = []
+        self.turn, self._found = Turn(watched.loop.around, watched.loop.at, len(watched.steps)), watched.loop
+        for each in self._watched.values():
+            each.end()
 
-    def _goes_on(self, watched: _Watched) -> bool:
-        assert self.turn is not None
-        watched.steps.append(0)
-        if len(watched.steps) < self.turn.count:
+    def _counts_to(self, turn: Turn, frames: Iterable[tuple[FrameType, int]]) -> bool:
+        if not any((loop.around, loop.at) == (turn.around, turn.inner) for loop in _loops_around(frames)):
             return False
-        watched.steps = []
-        return True
+        self.turn, self.is_likely = turn, True
+        return self._goes_on(turn)
+
+    def _goes_on(self, turn: Turn) -> bool:
+        self._n_steps = (self._n_steps + 1) % turn.count
+        return self._n_steps == 0
 
     def _count(self) -> None:
         """Give the operators since the last call to where the program was then."""
@@ -182,17 +239,24 @@ def _lines_of(codes: set[CodeType]) -> dict[CodeType, int]:
     return lines
 
 
-def _loops_around(frames: Iterable[tuple[FrameType, int]]) -> Iterator[tuple[FrameType, _Loop]]:
-    """The loops that frames stand in, innermost first, each with its frame."""
+def _loops_around(frames: Iterable[tuple[FrameType, int]]) -> Iterator[_Loop]:
+    """The loops that frames stand in, innermost first, and functions that make steps in loops of their own and that
+    such a loop calls: a trainer that rolls out and updates in one method has no loop around both in it."""
+    in_loops, called = False, list[_Loop]()
     for frame, line in frames:
-        file = frame.f_code.co_filename
+        file, code = frame.f_code.co_filename, frame.f_code
         tree = parsed(file)
         inner: ast.stmt | None = None
         for each in reversed(list(statements_around(tree, line)) if tree is not None else []):
-            if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            if isinstance(each, _FUNCTIONS):
+                if inner is not None and in_loops and each.name == code.co_name:
+                    called.append(_Loop(code, _span(each), _span(inner), "", _place(file, inner)))
                 break
             if inner is not None and isinstance(each, _LOOPS):
-                yield frame, _Loop(frame.f_code, file, _span(each), _span(inner), _given(each, inner))
+                around, in_loops = _place(file, each), True
+                yield from (replace(other, around=around) for other in called)
+                called = []
+                yield _Loop(code, _span(each), _span(inner), around, _place(file, inner))
             if inner is None or isinstance(each, _LOOPS):
                 inner = each
 
@@ -201,13 +265,5 @@ def _span(statement: ast.stmt) -> tuple[int, int]:
     return statement.lineno, statement.end_lineno or statement.lineno
 
 
-def _given(loop: ast.stmt, inner: ast.stmt) -> frozenset[str]:
-    """Names that a loop assigns before what is inside it, which reads them and assigns none of them."""
-    names = [each for each in ast.walk(inner) if isinstance(each, ast.Name)]
-    assigned = {each.id for each in names if isinstance(each.ctx, ast.Store)}
-    before = {
-        each.id
-        for each in ast.walk(loop)
-        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store) and each.lineno < inner.lineno
-    }
-    return frozenset(each.id for each in names if isinstance(each.ctx, ast.Load)) & (before - assigned)
+def _place(file: str, statement: ast.stmt) -> str:
+    return f"{Path(file).name}:{statement.lineno}"

@@ -22,6 +22,7 @@ from torchledger.memory.elsewhere import memory_on
 from torchledger.nouns import Collective, Device, DryRun, Launch, Step, StepCall, WorldSpec
 from torchledger.planning.rank_entries import RankProgram
 from torchledger.planning.rank_processes import RankProcesses
+from torchledger.planning.turns import Turn
 from torchledger.predicting.launches import rounding_of
 from torchledger.stepping.communication import PIPELINE
 from torchledger.store import open_ledger
@@ -94,13 +95,18 @@ def record_ranks(
         spec = WorldSpec(0 if rank is None else rank, world, min(ranks_per_node, world), mail)
         with RankProcesses() as processes:
             (first,) = _record(processes, script, folder, device, [spec], model)
+            turn = _turn(spec)
             stages = _stages(first) if rank is None else [rank]
             if rank is None:
                 _check_pipeline(_pipeline(first), world)
             others = [replace(spec, rank=number) for number in stages[1:]]
             # All run one program: where the first has looked on for rarer steps in vain, there are none to look for.
-            is_steady = _steady(spec).exists()
-            rest = _record(processes, script, folder, device, others, model, looks_for_rarer=not is_steady)
+            how = How(looks_for_rarer=not _steady(spec).exists(), looks_for_turns=turn is not None, turn=turn)
+            rest = _record(processes, script, folder, device, others, model, how=how)
+            if any(_turn(other) != turn for other in others):  # a rank that has no such loop
+                how = replace(how, looks_for_turns=False, turn=None)
+                (first,) = _record(processes, script, folder, device, [spec], model, how=how)
+                rest = _record(processes, script, folder, device, others, model, how=how)
             ledgers = [first, *rest]
     ranks = [] if rank is not None else _spread(_pipeline(first), stages, world)
     found = [
@@ -120,6 +126,15 @@ def record_ranks(
     return found
 
 
+@dataclass(frozen=True)
+class How:
+    """What a rank looks for, and the ``turn`` of a loop that another has taken for its step, for it to take as well."""
+
+    looks_for_rarer: bool = True
+    looks_for_turns: bool = True
+    turn: Turn | None = None
+
+
 def _record(
     processes: RankProcesses,
     script: Script,
@@ -128,15 +143,14 @@ def _record(
     ranks: Sequence[WorldSpec],
     model: str | None,
     *,
-    looks_for_rarer: bool = True,
+    how: How | None = None,
 ) -> list[Path]:
     """The ledgers of some ranks. Raises with the first rank's reason where one failed."""
     if not ranks:
         return []
     paths = [folder / f"rank{each.rank}.ledger" for each in ranks]
     requests = [
-        _request(script, path, device, each, model, looks_for_rarer=looks_for_rarer)
-        for path, each in zip(paths, ranks, strict=True)
+        _request(script, path, device, each, model, how or How()) for path, each in zip(paths, ranks, strict=True)
     ]
     codes = processes.record([request for request, _ in requests])
     for path, world, code, (_, failure) in zip(paths, ranks, codes, requests, strict=True):
@@ -149,7 +163,7 @@ def _record(
 
 
 def _request(
-    script: Script, path: Path, device: Device, world: WorldSpec, model: str | None, *, looks_for_rarer: bool
+    script: Script, path: Path, device: Device, world: WorldSpec, model: str | None, how: How
 ) -> tuple[Path, Path]:
     """The file that asks for a rank, and the one that says why there is no ledger of it, if there is none."""
     assert world.mail is not None
@@ -167,7 +181,10 @@ def _request(
                 "world": dataclasses.asdict(world),
                 "failure": str(failure),
                 "steady": str(_steady(world)),
-                "looks_for_rarer": looks_for_rarer,
+                "turn": str(_turn_file(world)),
+                "looks_for_rarer": how.looks_for_rarer,
+                "looks_for_turns": how.looks_for_turns,
+                "given_turn": None if how.turn is None else dataclasses.asdict(how.turn),
             }
         )
     )
@@ -178,6 +195,17 @@ def _steady(world: WorldSpec) -> Path:
     """The file that a rank makes which has looked on behind its recorded step, and has seen no step that holds more."""
     assert world.mail is not None
     return Path(world.mail) / f"steady_{world.rank}"
+
+
+def _turn(world: WorldSpec) -> Turn | None:
+    """The turn of a loop that a rank has taken for its step; ``None`` where it is another step."""
+    file = _turn_file(world)
+    return Turn(**json.loads(file.read_text())) if file.exists() else None
+
+
+def _turn_file(world: WorldSpec) -> Path:
+    assert world.mail is not None
+    return Path(world.mail) / f"turn_{world.rank}.json"
 
 
 # --- which ranks differ ---------------------------------------------------------------------------------------------

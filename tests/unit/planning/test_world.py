@@ -1,4 +1,5 @@
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,8 @@ from tests.factories import make_collective, make_device, make_run, make_step_ca
 from torchledger.errors import PlanError, UsageError
 from torchledger.nouns import DryRun, MadeGroup, WorldSpec
 from torchledger.planning import world
-from torchledger.planning.world import RecordedRank, Script, program_of, record_ranks, world_of
+from torchledger.planning.turns import Turn
+from torchledger.planning.world import How, RecordedRank, Script, program_of, record_ranks, world_of
 from torchledger.store import LedgerWriter
 
 
@@ -40,7 +42,7 @@ def test_a_rank_outside_the_world_is_told_the_ranks_that_there_are(tmp_path: Pat
 def test_one_rank_of_each_stage_is_recorded_and_stands_for_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def record(*given: Any, looks_for_rarer: bool = True) -> list[Path]:
+    def record(*given: Any, how: How | None = None) -> list[Path]:
         *_, folder, _, ranks, _ = given
         return [write_rank(folder / f"{each.rank}.ledger", each, pipeline=(0, 4)) for each in ranks]
 
@@ -54,7 +56,7 @@ def test_one_rank_of_each_stage_is_recorded_and_stands_for_the_others(
 def test_a_pipeline_that_does_not_divide_the_world_is_told_the_nearest_world_that_it_divides(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def record(*given: Any, looks_for_rarer: bool = True) -> list[Path]:
+    def record(*given: Any, how: How | None = None) -> list[Path]:
         *_, folder, _, ranks, _ = given
         return [write_rank(folder / f"{each.rank}.ledger", each, pipeline=(0, 1, 2, 3)) for each in ranks]
 
@@ -71,9 +73,9 @@ def test_further_ranks_look_on_for_rarer_steps_where_the_first_has_not_done_so_i
 ) -> None:
     looked: dict[int, bool] = {}
 
-    def record(*given: Any, looks_for_rarer: bool = True) -> list[Path]:
+    def record(*given: Any, how: How | None = None) -> list[Path]:
         *_, folder, _, ranks, _ = given
-        looked.update((each.rank, looks_for_rarer) for each in ranks)
+        looked.update((each.rank, how is None or how.looks_for_rarer) for each in ranks)
         if ranks[0].rank == 0 and is_steady:
             world._steady(ranks[0]).touch()
         return [write_rank(folder / f"{each.rank}.ledger", each, pipeline=(0, 4)) for each in ranks]
@@ -83,8 +85,30 @@ def test_further_ranks_look_on_for_rarer_steps_where_the_first_has_not_done_so_i
     assert looked == {0: True, 4: not is_steady}
 
 
+@pytest.mark.parametrize("is_alike", [True, False])
+def test_ranks_take_the_turn_of_a_loop_for_their_step_that_the_first_has_found_or_none_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_alike: bool
+) -> None:
+    turn = Turn("train.py:9", "train.py:11", 4)
+    asked: list[tuple[int, bool, Turn | None]] = []
+
+    def record(*given: Any, how: How | None = None) -> list[Path]:
+        *_, folder, _, ranks, _ = given
+        how = how or How()
+        for each in ranks:
+            asked.append((each.rank, how.looks_for_turns, how.turn))
+            if how.looks_for_turns and (is_alike or each.rank == 0):
+                world._turn_file(each).write_text(json.dumps(asdict(turn)))
+        return [write_rank(folder / f"{each.rank}.ledger", each, pipeline=(0, 4)) for each in ranks]
+
+    monkeypatch.setattr(world, "_record", record)
+    record_ranks(Script(__file__), tmp_path / "j.job", make_device(), 8)
+    again = [] if is_alike else [(0, False, None), (4, False, None)]
+    assert asked == [(0, True, None), (4, True, turn), *again]
+
+
 def test_one_rank_stands_for_all_where_there_is_no_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def record(*given: Any, looks_for_rarer: bool = True) -> list[Path]:
+    def record(*given: Any, how: How | None = None) -> list[Path]:
         *_, folder, _, ranks, _ = given
         return [write_rank(folder / f"{each.rank}.ledger", each) for each in ranks]
 
