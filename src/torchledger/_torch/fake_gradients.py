@@ -17,6 +17,7 @@ from torchledger._torch.tensors import tensors_in
 
 _ATEN = torch.ops.aten
 
+_ACCUMULATES = "torch::autograd::AccumulateGrad"
 _OF_PRODUCTS = frozenset({"CumprodBackward0", "ProdBackward0", "ProdBackward1"})
 
 _SELECTS = {_ATEN.scatter.src: _ATEN.scatter_.src}
@@ -69,7 +70,8 @@ def as_written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> t
     """The operator, with its arguments, that autograd runs of plain tensors where it runs ``func`` of these.
 
     That is one in place for what a formula of its own has made itself, and for a sum of gradients that is nobody
-    else's (``torch/csrc/autograd/input_buffer.cpp``). What is to be differentiated again is left as it is.
+    else's (``torch/csrc/autograd/input_buffer.cpp``); and a sparse gradient that is nobody else's is taken as it is
+    (``accumulate_grad.h``). What is to be differentiated again is left as it is.
     """
     node = torch._C._current_autograd_node()
     if node is None or kwargs or torch.is_grad_enabled() or not args or type(args[0]) is not FakeTensor:
@@ -77,6 +79,8 @@ def as_written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> t
     is_made_here = getattr(args[0], "_made_in", None) == _number(node)
     if func is _ATEN.add.Tensor and (_gives_twice(node) or not is_made_here) and _is_owned_sum(args):
         return _ATEN.add_.Tensor, args
+    if func is _ATEN.clone.default and node.name() == _ACCUMULATES and _is_taken_whole(args[0]):
+        return _ATEN.detach.default, args
     written = _FORMULAS.get(node.name(), {}).get(func, func) if is_made_here else func
     return written, (*args, True) if written is _ATEN._index_put_impl_.default else args
 
@@ -107,6 +111,15 @@ def _is_owned_sum(args: tuple[Any, ...]) -> bool:
         and torch._C._storage_Use_Count(args[0].untyped_storage()._cdata) == _STORAGE_HOLDERS
         and _is_dense(args[0])
     )
+
+
+def _is_taken_whole(gradient: Any) -> bool:
+    """Whether a parameter's first gradient is sparse, its parts lie in order, and the engine alone holds it: C++ sees
+    names of Python's among the references of these parts, and would copy them."""
+    if gradient.layout is not torch.sparse_coo or not gradient._values().is_contiguous():
+        return False
+    # One reference more than of an operator's arguments, by this function's own name.
+    return sys.getrefcount(gradient) == _REFERENCES + 1 and gradient._use_count() == _HOLDERS
 
 
 def _is_dense(tensor: Any) -> bool:

@@ -217,3 +217,20 @@ def test_formulas_are_torchs_own_again_without_the_device() -> None:
     rows = torch.tensor([[0.0, 2.0], [3.0, 4.0]], requires_grad=True)
     (rows.prod(1).sum() + rows.cumprod(1).sum()).backward()
     assert rows.grad is not None and rows.grad.tolist() == [[5.0, 0.0], [9.0, 6.0]]
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_sparse_gradient_that_nobody_else_holds_is_taken_as_it_is(fake: FakeDevice, is_kept: bool) -> None:
+    kept: list[torch.Tensor] = []
+    bag = nn.EmbeddingBag(100, 8, sparse=True).cuda()
+    bag.weight.register_hook(lambda grad: kept.append(grad) if is_kept else None)
+    heard = _heard(bag(torch.zeros(4, 5, dtype=torch.long, device="cuda")).sum())
+    assert ("clone" in _names(heard, "torch::autograd::AccumulateGrad")) is is_kept
+    assert bag.weight.grad is not None and bag.weight.grad._nnz() == 20
+
+
+def test_a_sparse_gradient_whose_values_lie_apart_is_put_in_order(fake: FakeDevice) -> None:
+    table = nn.Embedding(100, 8, sparse=True).cuda()
+    rows = torch.cat([table(_places()), torch.rand(8, 4, device="cuda")], 1)
+    heard = _heard((rows * torch.rand(8, 12, device="cuda")).sum())
+    assert "clone" in _names(heard)
