@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from torchledger.fitting.call_costs import is_scaler
 from torchledger.nouns import Launch, StepCall
-from torchledger.predicting.host_steps import STEP_COSTS, inputs_of_trained
+from torchledger.predicting.host_steps import STEP_COSTS, inputs_of_trained, launching_us
 from torchledger.predicting.overheads import Mode, further_kernels, is_backward_call, launch_kind
 from torchledger.predicting.questions import is_over_lists
 from torchledger.work.collectives import collective_kind
@@ -99,8 +99,7 @@ class RankHost:
             return self.slowness * _list_us(call, launches=launches)
         us = 0.0
         if launches:
-            us = STEP_COSTS["launching_calls"]
-            us += STEP_COSTS["distinct_calls"] * (call.name not in self._met)
+            us = launching_us(call, is_new=call.name not in self._met)
             us += RANK_COSTS["distributed call"] * (call.distributed > 0)
             self._met.add(call.name)
         elif call.phase == "backward" and self.mode == "graphs":

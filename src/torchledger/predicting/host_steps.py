@@ -17,6 +17,7 @@ from torchledger.nouns import Host, Launch, StepCall
 from torchledger.predicting.overheads import Mode, StepShape
 from torchledger.predicting.questions import is_over_lists
 from torchledger.predicting.step_calls import is_priced
+from torchledger.work.categories import operator_name
 from torchledger.work.graph_names import direction_of
 
 STEP_COSTS: Mapping[str, float] = {
@@ -144,17 +145,32 @@ def work_of_host(shape: StepShape, mode: Mode, *, trains: bool) -> dict[str, flo
         "scalers": shape.scalers,
     }
     if mode == "graphs":
+        work |= {"convolutions": shape.convolving_calls}
         return work | {"graphs step": 1, "graphs replays": shape.graphs, "graphs parameters": shape.parameters}
     return work | {
         "step": 1,
         "trains": trains,
         "fused": shape.fused,
         "library": shape.library,
-        "convolutions": shape.convolutions,
+        "convolutions": shape.convolutions + shape.convolving_calls,
         "further_kernels": shape.further_kernels,
         "further_graphs": max(0, shape.graphs - (2 if trains else 1)),
         "parameters": shape.parameters,
     }
+
+
+def is_convolving(call: StepCall) -> bool:
+    """True for an eager convolution, or its gradient: the library looks for a kernel in each."""
+    return operator_name(call.name)[1].startswith(_CONVOLVING)
+
+
+def launching_us(call: StepCall, *, is_new: bool) -> float:
+    """What an eager call that launches something costs a host of slowness 1; ``is_new``: the first of its name."""
+    us = STEP_COSTS["launching_calls"] + is_new * STEP_COSTS["distinct_calls"]
+    return us + STEP_COSTS["convolutions"] * is_convolving(call)
+
+
+_CONVOLVING = ("convolution", "_convolution", "cudnn_convolution", "_conv_depthwise", "conv_depthwise", "_slow_conv")
 
 
 def shape_with_calls(
@@ -180,6 +196,7 @@ def shape_with_calls(
         parameters=quiet,
         launching_calls=len(loud),
         distinct_calls=len({call.name for call in loud}),
+        convolving_calls=sum(map(is_convolving, loud)),
         listed_tensors=sum(call.tensors or 0 for call in lists if "_fused_" not in call.name and call.kernels),
     )
 

@@ -46,8 +46,9 @@ class StepShape:
     launch beyond their first. ``tensors`` are those that ``optimizers`` update in lists, ``foreach_tensors`` those of
     them in lists of foreach operators; ``scalers`` are the gradient scalers that work beside them. ``parameters`` are
     the tensors that autograd gives a gradient at the end of the step's backward, ``launching_calls`` the eager
-    operators outside an optimizer that launch something, ``distinct_calls`` how many of them differ by name, and
-    ``listed_tensors`` the tensors in all lists of the foreach operators of optimizers.
+    operators outside an optimizer that launch something, ``distinct_calls`` how many of them differ by name,
+    ``convolving_calls`` how many are convolutions or gradients of such, and ``listed_tensors`` the tensors in all
+    lists of the foreach operators of optimizers.
     """
 
     fused: int
@@ -64,6 +65,7 @@ class StepShape:
     launching_calls: int = 0
     distinct_calls: int = 0
     listed_tensors: int = 0
+    convolving_calls: int = 0
 
     @property
     def launches(self) -> int:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from torchledger.nouns import Launch, StepCall
-from torchledger.predicting.host_steps import STEP_COSTS
+from torchledger.predicting.host_steps import STEP_COSTS, launching_us
 from torchledger.predicting.overheads import Mode, launch_kind
 from torchledger.predicting.questions import is_over_lists
 from torchledger.work.host_waits import DRIVER_WAITS
@@ -207,4 +207,4 @@ class _Shares:
             return STEP_COSTS["parameters"] / 2
         is_new = call.name not in self._met
         self._met.add(call.name)
-        return (STEP_COSTS["launching_calls"] + is_new * STEP_COSTS["distinct_calls"]) if call.kernels else 0.0
+        return launching_us(call, is_new=is_new) if call.kernels else 0.0

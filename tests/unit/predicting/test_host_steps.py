@@ -14,6 +14,7 @@ from torchledger.predicting.host_steps import (
     STEP_COSTS,
     USUAL_HOST_ERROR,
     expected_host,
+    launching_us,
     measured_host_us,
     shape_with_calls,
     slowness_of,
@@ -136,6 +137,17 @@ def test_eager_calls_are_told_by_what_they_are_to_the_host() -> None:
     # What an optimizer does to one tensor after the other is eager work like any other.
     singly = shape_with_calls(StepShape(1, 0, 2), (), calls, ran_on_cpu=False)
     assert singly.launching_calls == 4
+
+
+def test_an_eager_convolution_costs_the_host_what_one_in_a_graph_does_beside_its_call() -> None:
+    names = ("aten::convolution", "aten::convolution_backward", "aten::mul", "aten::_convert_indices_from_coo_to_csr")
+    calls = [StepCall("", order, "operator", name, "forward", kernels=1) for order, name in enumerate(names)]
+    shape = shape_with_calls(StepShape(0, 0, 0), (), calls, ran_on_cpu=False)
+    assert (shape.launching_calls, shape.convolving_calls) == (4, 2)
+    for mode in ("eager", "graphs"):
+        assert work_of_host(shape, mode, trains=False)["convolutions"] == 2
+    one, other = (launching_us(call, is_new=False) for call in calls[1:3])
+    assert one - other == STEP_COSTS["convolutions"]
 
 
 def test_a_host_that_takes_twice_as_long_for_everything_does_so_for_a_step() -> None:
