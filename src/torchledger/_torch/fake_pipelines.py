@@ -15,6 +15,7 @@ from torchledger._torch.patching import Patches, pass_through
 from torchledger._torch.tensors import tensors_in
 from torchledger.errors import UsageError
 from torchledger.nouns import RUNNING, WorldSpec
+from torchledger.work.stage_mail import StageReader, nearest_stage, stage_mail
 
 _LOOKS_AGAIN_S = 0.05
 
@@ -24,6 +25,7 @@ class World(Protocol):
 
     spec: WorldSpec
     mail: dict[int, list[dict[str, Any]]]
+    read_mail: dict[int, list[dict[str, Any]]]
 
     def stand_in(self, what: str) -> None:
         """Note a value that another rank would have given."""
@@ -71,7 +73,7 @@ def let_pipelines_run(world: World, patches: Patches) -> None:
                 stages._TensorMeta(
                     torch.Size(each["shape"]), tuple(each["stride"]), _dtype(each), each["requires_grad"]
                 )
-                for each in _read_mail(world, source)
+                for each in _read_mail(world, source, self)
             )
             return stages._StageForwardMeta(forward_metas=tuple(metas))
 
@@ -115,7 +117,7 @@ def let_pipelines_run(world: World, patches: Patches) -> None:
             return original(objects, *args, **kwargs)
         objects[0] = tuple(
             torch.empty_strided(each["shape"], each["stride"], dtype=_dtype(each), device="meta")
-            for each in _read_mail(world, under_way[-1].stage_index - 1)
+            for each in _read_mail(world, under_way[-1].stage_index - 1, under_way[-1])
         )
         return 0
 
@@ -142,22 +144,25 @@ def _write_mail(world: World, stage: int, metas: Sequence[Any]) -> None:
         path.with_suffix(".new").rename(path)  # whole, for a rank that waits for it
 
 
-def _read_mail(world: World, stage: int) -> list[dict[str, Any]]:
+def _read_mail(world: World, stage: int, reader: Any) -> list[dict[str, Any]]:
     """What a stage sends to the next one; of stages that nobody ran, what the nearest one before it sends."""
     _wait_for_mail(world.spec, stage)
     found = dict(world.mail)
     if world.spec.mail is not None:
-        for path in Path(world.spec.mail).glob("stage_*.json"):
-            found.setdefault(int(path.stem.partition("_")[2]), json.loads(path.read_text()))
-    known = [each for each in found if each <= stage]
-    if not known:
+        found = stage_mail(Path(world.spec.mail)) | found
+    nearest = nearest_stage(found, stage)
+    if nearest is None:
         raise UsageError(
             f"stage {stage} of the pipeline tells the next one the shapes that it sends, and no rank before this one "
             "has been run. Plan all ranks (leave --rank out), or give PipelineStage its input_args."
         )
-    if max(known) != stage:
-        world.stand_in(f"what stage {stage} of the pipeline sends has the shapes of what stage {max(known)} sends")
-    return found[max(known)]
+    if nearest != stage:
+        world.stand_in(f"what stage {stage} of the pipeline sends has the shapes of what stage {nearest} sends")
+    world.read_mail[stage] = found[nearest]
+    if world.spec.mail is not None:
+        told = StageReader(tuple(c10d.get_process_group_ranks(reader.group)), world.read_mail)
+        told.write(Path(world.spec.mail), world.spec.rank)
+    return found[nearest]
 
 
 def _wait_for_mail(spec: WorldSpec, stage: int) -> None:

@@ -80,6 +80,7 @@ class FakeWorld:
     hints: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     mail: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    read_mail: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     groups: dict[str, MadeGroup] = field(default_factory=dict)
     asked_groups: set[tuple[int, ...]] = field(default_factory=set)
     messages: Messages = field(init=False)

@@ -10,14 +10,14 @@ import dataclasses
 import json
 import math
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torchledger
 from torchledger.books import read_memory
 from torchledger.capturing.process import check_script
-from torchledger.errors import PlanError, UsageError
+from torchledger.errors import PlanError, TorchledgerError, UsageError
 from torchledger.memory.elsewhere import memory_on
 from torchledger.nouns import Collective, Device, DryRun, Launch, Step, StepCall, WorldSpec
 from torchledger.planning.rank_entries import RankProgram
@@ -28,6 +28,7 @@ from torchledger.stepping.communication import PIPELINE
 from torchledger.store import open_ledger
 from torchledger.store.job import empty_job, write_head
 from torchledger.work.meshes import check_mesh, parse_mesh
+from torchledger.work.stage_mail import stage_mail, stage_reader
 
 _MOST_STAGES = 16
 """So many stages of a pipeline are recorded each; of more the first ones, and the last two."""
@@ -94,21 +95,34 @@ def record_ranks(
     with tempfile.TemporaryDirectory(prefix="torchledger-ranks-") as mail:
         spec = WorldSpec(0 if rank is None else rank, world, min(ranks_per_node, world), mail)
         with RankProcesses() as processes:
-            (first,) = _record(processes, script, folder, device, [spec], model)
+            ways = How()
+
+            def record(ranks: Sequence[WorldSpec]) -> list[Path]:
+                return _record(processes, script, folder, device, ranks, model, how=ways)
+
+            recorded: dict[int, Path] = {}
+            failed: dict[int, TorchledgerError] = {}
+            try:
+                recorded[spec.rank] = record([spec])[0]
+                pipeline = _pipeline(recorded[spec.rank])
+            except (PlanError, UsageError) as error:
+                failed[spec.rank] = error
+                reader = stage_reader(Path(mail), spec.rank)
+                if rank is not None or reader is None or not reader.took_for(stage_mail(Path(mail))):
+                    raise
+                pipeline = reader.ranks
             turn = _turn(spec)
-            stages = _stages(first) if rank is None else [rank]
-            if rank is None:
-                _check_pipeline(_pipeline(first), world)
-            others = [replace(spec, rank=number) for number in stages[1:]]
             # All run one program: where the first has looked on for rarer steps in vain, there are none to look for.
-            how = How(looks_for_rarer=not _steady(spec).exists(), looks_for_turns=turn is not None, turn=turn)
-            rest = _record(processes, script, folder, device, others, model, how=how)
-            if any(_turn(other) != turn for other in others):  # a rank that has no such loop
-                how = replace(how, looks_for_turns=False, turn=None)
-                (first,) = _record(processes, script, folder, device, [spec], model, how=how)
-                rest = _record(processes, script, folder, device, others, model, how=how)
-            ledgers = [first, *rest]
-    ranks = [] if rank is not None else _spread(_pipeline(first), stages, world)
+            ways = How(looks_for_rarer=not _steady(spec).exists(), looks_for_turns=turn is not None, turn=turn)
+            stages = _stages(pipeline) if rank is None else [rank]
+            if rank is None:
+                _check_pipeline(pipeline, world)
+            specs = [replace(spec, rank=number) for number in stages]
+            ledgers = _record_until_told(record, specs, recorded, failed, Path(mail))
+            if any(_turn(each) != turn for each in specs[1:]):  # a rank that has no such loop
+                ways = replace(ways, looks_for_turns=False, turn=None)
+                ledgers = _record_until_told(record, specs, {}, {}, Path(mail))
+    ranks = [] if rank is not None else _spread(pipeline, stages, world)
     found = [
         RecordedRank(number, ledger, ranks[place] if ranks else tuple(range(world)))
         for place, (number, ledger) in enumerate(zip(stages, ledgers, strict=True))
@@ -133,6 +147,47 @@ class How:
     looks_for_rarer: bool = True
     looks_for_turns: bool = True
     turn: Turn | None = None
+
+
+def _record_until_told(
+    record: Callable[[Sequence[WorldSpec]], list[Path]],
+    ranks: Sequence[WorldSpec],
+    recorded: dict[int, Path],
+    failed: dict[int, TorchledgerError],
+    mail: Path,
+) -> list[Path]:
+    """The ledgers of ranks of which the first has run (``recorded``, or ``failed``): the others at once, and again
+    those that took another stage's shapes for what a later rank then told otherwise, until none did.
+
+    A pipeline with several stages on a rank needs that where its stages differ: the first rank's second stage is sent
+    what the last rank's first one makes.
+    """
+    if recorded:
+        try:
+            others = ranks[1:]
+            recorded.update(zip((each.rank for each in others), record(others), strict=True))
+        except (PlanError, UsageError):
+            readers = [stage_reader(mail, each.rank) for each in ranks]
+            if not any(reader is not None and reader.took_for(stage_mail(mail)) for reader in readers):
+                raise
+    while True:
+        before = stage_mail(mail)
+        for each in ranks:
+            reader = stage_reader(mail, each.rank)
+            has_run = each.rank in recorded or each.rank in failed
+            if has_run and (reader is None or reader.is_current(stage_mail(mail))):
+                continue
+            recorded.pop(each.rank, None)
+            failed.pop(each.rank, None)
+            try:
+                (recorded[each.rank],) = record([each])
+            except (PlanError, UsageError) as error:
+                failed[each.rank] = error
+        if stage_mail(mail) != before:
+            continue
+        if failed:
+            raise failed[min(failed)]
+        return [recorded[each.rank] for each in ranks]
 
 
 def _record(
@@ -168,6 +223,7 @@ def _request(
     """The file that asks for a rank, and the one that says why there is no ledger of it, if there is none."""
     assert world.mail is not None
     request, failure = (Path(world.mail) / name for name in (f"request_{world.rank}.json", f"failure_{world.rank}.txt"))
+    failure.unlink(missing_ok=True)  # of an earlier try
     request.write_text(
         json.dumps(
             {
@@ -219,8 +275,8 @@ def _pipeline(ledger: Path) -> tuple[int, ...]:
     return groups[0] if groups else (run.world.rank if run.world is not None else 0,)
 
 
-def _stages(ledger: Path) -> list[int]:
-    ranks = list(_pipeline(ledger))
+def _stages(pipeline: Sequence[int]) -> list[int]:
+    ranks = list(pipeline)
     return ranks if len(ranks) <= _MOST_STAGES else [*ranks[: _MOST_STAGES - 2], *ranks[-2:]]
 
 

@@ -12,6 +12,7 @@ from torchledger.planning import world
 from torchledger.planning.turns import Turn
 from torchledger.planning.world import How, RecordedRank, Script, program_of, record_ranks, world_of
 from torchledger.store import LedgerWriter
+from torchledger.work.stage_mail import StageReader, stage_mail
 
 
 def write_rank(path: Path, spec: WorldSpec, pipeline: tuple[int, ...] = ()) -> Path:
@@ -129,3 +130,48 @@ def test_a_recorded_rank_is_priced_by_its_own_waits_groups_and_peers(tmp_path: P
     found = program_of(RecordedRank(0, path, (0, 1, 2, 3)), make_device())
     assert (found.groups["1"], found.peers, found.waits) == ((0, 4), {1: 4}, {1: (0,)})
     assert found.knows_waits and found.stands_for == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_rank_that_took_shapes_for_those_of_a_later_one_is_recorded_again_when_that_has_told_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """Ranks 0 and 4 have two stages each: 0 and 2, 1 and 3. The second one is told by rank 4's first."""
+    sent = {stage: [{"shape": [2, width]}] for stage, width in enumerate((8, 16, 16, 16))}
+    asked: list[int] = []
+
+    def record(*given: Any, looks_for_rarer: bool = True) -> list[Path]:
+        *_, folder, _, ranks, _ = given
+        for each in ranks:
+            asked.append(each.rank)
+            first, mail = each.rank // 4, Path(each.mail)
+            told = stage_mail(mail)
+            read = {
+                stage: told.get(stage, sent[0])
+                for stage in ((1,) if first == 0 else (0, 2))
+                if stage <= max(told, default=1)
+            }
+            StageReader((0, 4), read).write(mail, each.rank)
+            (mail / f"stage_{first}.json").write_text(json.dumps(sent[first]))
+            if fails and any(tensors != sent[stage] for stage, tensors in read.items()):
+                raise PlanError(f"rank {each.rank} of 8: the shapes do not fit")
+            (mail / f"stage_{first + 2}.json").write_text(json.dumps(sent[first + 2]))
+        return [write_rank(folder / f"{each.rank}.ledger", each, pipeline=(0, 4)) for each in ranks]
+
+    monkeypatch.setattr(world, "_record", record)
+    found = record_ranks(Script(__file__), tmp_path / "j.job", make_device(), 8)
+    assert [each.rank for each in found] == [0, 4]
+    assert asked[:3] == [0, 4, 0]
+
+
+def test_a_rank_that_fails_with_shapes_that_nobody_tells_otherwise_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def record(*given: Any, looks_for_rarer: bool = True) -> list[Path]:
+        (spec,) = given[-2]
+        StageReader((0, 4), {1: [{"shape": [2, 8]}]}).write(Path(spec.mail), spec.rank)
+        raise PlanError(f"rank {spec.rank} of 8: it fails")
+
+    monkeypatch.setattr(world, "_record", record)
+    with pytest.raises(PlanError, match=r"^rank 0 of 8: it fails"):
+        record_ranks(Script(__file__), tmp_path / "j.job", make_device(), 8)
