@@ -112,6 +112,7 @@ def command(
             size,
             device=device,
             rank=rank,
+            mesh=mesh,
             ranks_per_node=ranks_per_node,
             fabric=fabric,
             output=output,

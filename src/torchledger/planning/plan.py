@@ -35,7 +35,7 @@ from torchledger.stepping.totals import StepTotals, launches_in
 from torchledger.store import open_ledger
 from torchledger.store.job import job_folder, job_in_place
 from torchledger.store.ledger import ledger_in_place
-from torchledger.work.meshes import check_nodes
+from torchledger.work.meshes import check_nodes, unlike_mesh
 
 DEFAULT_DEVICE = "H200"
 
@@ -94,6 +94,7 @@ def plan_world(
     *,
     device: str = DEFAULT_DEVICE,
     rank: int | None = None,
+    mesh: str | None = None,
     ranks_per_node: int | None = None,
     fabric: str | None = None,
     output: Path | None = None,
@@ -103,7 +104,8 @@ def plan_world(
 ) -> Plan:
     """Record each rank of a ``world`` that differs from the others without its device, and price their step together.
 
-    ``rank``: only that one is recorded, and all are taken to be like it. ``fabric`` is a known name or a file of
+    ``rank``: only that one is recorded, and all are taken to be like it. ``mesh`` are sizes that the program's own are
+    compared with (``dp=8,tp=4``). ``fabric`` is a known name or a file of
     nccl-tests (``None``: what usually links such devices), ``ranks_per_node`` how many ranks share a node (``None``: as
     the fabric's nodes have). The ranks' ledgers are kept as a job beside ``output``, as ``plan_program`` keeps one;
     ``host`` is of ``plan_program``. Raises what ``record_ranks`` does, ``UsageError`` for nodes that the world does not
@@ -146,6 +148,8 @@ def plan_world(
             step = replace(step, notes=(*step.notes, _ALONE))
         elif world > 1 and (rare := rare_note(dry_run, links, _exchanged_bytes(programs))) is not None:
             step = replace(step, notes=(rare, *step.notes))
+        if mesh is not None and (unlike := unlike_mesh(mesh, _sizes_of(dry_run))) is not None:
+            step = replace(step, notes=(unlike, *step.notes))
         step = with_fit(step, memory_of(model))
         if output is not None:
             keep_plan(folder, step)
@@ -159,6 +163,14 @@ def _dropped(name: str) -> Iterator[Path]:
     """Where a plan is made that nobody keeps."""
     with tempfile.TemporaryDirectory(prefix="torchledger-plan-") as folder:
         yield Path(folder) / name
+
+
+def _sizes_of(dry_run: DryRun) -> dict[str, set[int]]:
+    """Sizes of the groups that a program has made, by what they are for."""
+    sizes: dict[str, set[int]] = {}
+    for group in dry_run.groups:
+        sizes.setdefault(group.description, set()).add(len(group.ranks))
+    return sizes
 
 
 def _exchanged_bytes(programs: Sequence[RankProgram]) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from torchledger.errors import UsageError
 
@@ -36,6 +36,29 @@ def check_mesh(mesh: str, sizes: Sequence[int], world: int) -> None:
     raise UsageError(
         f"{mesh} is of {ranks} ranks, which do not divide a world of {world}. The nearest that works is {nearest}."
     )
+
+
+def unlike_mesh(text: str, groups: Mapping[str, Collection[int]]) -> str | None:
+    """What a program's groups have otherwise than a mesh says, ``None`` where nothing. ``groups`` are sizes by what a
+    group is for: ``mesh_dp`` is the axis ``dp`` of a device mesh, and other names say nothing of axes.
+
+    >>> unlike_mesh("dp=4,tp=16", {"mesh_dp": {8}, "mesh_tp": {8}})
+    "the script's mesh has dp=8, tp=8 where --mesh says dp=4, tp=16: the plan is of the script's"
+    >>> unlike_mesh("dp=8,tp=2", {"": {8, 2}})
+    """
+    sizes = parse_mesh(text)
+    named = {name: set(groups.get(f"mesh_{name}", ())) for name in sizes}
+    every = {size for some in groups.values() for size in some}
+    other = [name for name, size in sizes.items() if named[name] and size not in named[name]]
+    lacking = [name for name, size in sizes.items() if not named[name] and size > 1 and size not in every]
+    if other:
+        has = ", ".join(f"{name}={'/'.join(map(str, sorted(named[name])))}" for name in other)
+        says = ", ".join(f"{name}={sizes[name]}" for name in other)
+        return f"the script's mesh has {has} where --mesh says {says}: the plan is of the script's"
+    if lacking:
+        says = ", ".join(f"{name}={sizes[name]}" for name in lacking)
+        return f"no group of the script has the ranks of {says} in --mesh: the plan is of the script's groups"
+    return None
 
 
 def check_nodes(ranks_per_node: int, world: int) -> None:

@@ -30,3 +30,10 @@ def test_copies_between_host_and_device_are_said_as_of_one_process(tmp_path: Pat
     (copied,) = [note for note in step.notes if note.startswith("copies between host and device")]
     assert copied.startswith(f"copies between host and device (1, {64 * 256 * 4:,} bytes)")
     assert not any("one after another" in note for note in step.notes)
+
+
+def test_a_mesh_that_the_script_does_not_make_is_noted(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    notes = plan_world(Script(str(script)), 4, mesh="dp=2,tp=2").step.notes
+    assert "no group of the script has the ranks of dp=2, tp=2 in --mesh: the plan is of the script's groups" in notes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torchledger.errors import UsageError
-from torchledger.work.meshes import check_mesh, check_nodes, parse_mesh
+from torchledger.work.meshes import check_mesh, check_nodes, parse_mesh, unlike_mesh
 
 
 @pytest.mark.parametrize("text", ["dp=", "dp=0", "8", "dp=2,dp=4"])
@@ -29,3 +29,17 @@ def test_nodes_that_a_world_does_not_fill_are_told_with_the_nearest_that_it_does
         check_nodes(8, 12)
     for ranks_per_node, world in ((8, 4), (8, 64), (1, 3)):
         check_nodes(ranks_per_node, world)
+
+
+def test_a_mesh_whose_axes_have_other_sizes_in_the_script_is_told_both() -> None:
+    groups = {"": {64}, "mesh_replicate": {8}, "mesh_shard": {8}}
+    said = unlike_mesh("replicate=4,shard=16", groups)
+    assert said is not None and "replicate=8, shard=8 where --mesh says replicate=4, shard=16" in said
+    assert unlike_mesh("replicate=8,shard=8", groups) is None
+
+
+def test_a_mesh_with_an_axis_of_which_the_script_has_no_group_is_told_so() -> None:
+    by_hand = {"": {64}, "undefined": {8}}
+    said = unlike_mesh("dp=4,tp=16", by_hand)
+    assert said is not None and "no group of the script has the ranks of dp=4, tp=16" in said
+    assert unlike_mesh("dp=8,tp=8,cp=1", by_hand) is None
