@@ -70,6 +70,10 @@ _MOST_LOOKED_ON, _LOOKED_ON_S, _LOOKED_ON_SHARE = 64, 1.0, 0.25
 """Behind a step that may be a part of a longer one so many more are let pass at most, for a second or this share of the
 time that the program has taken until then."""
 
+_LITTLE_BYTES, _LITTLE_EXCHANGED_S = 1 << 20, 15.0
+"""Behind a step that trains and in which ranks exchange fewer bytes they are let pass for so long: averages of
+parameters every some ten steps are then among them."""
+
 _MOST_OF_TURNS, _OF_TURNS_S = 256, 60.0
 """So many steps of an optimizer are looked on, in so many seconds at most, where they seem to be parts of a turn."""
 
@@ -83,6 +87,11 @@ that is there: many programs evaluate before they train."""
 _UNTRAINED = (
     "the program has an optimizer that made no step in {:,} such calls, which were looked on: if it trains behind "
     "them, plan it with less before that"
+)
+
+_SEVERAL = (
+    "what is priced is a turn in which optimizers make {} steps: {} of them take turns, and some step more often than "
+    "others; end each step with torchledger.step() to price one"
 )
 
 _WARM_UPS = 11
@@ -290,6 +299,8 @@ class _StepHearer(StepProfiler):
             self.replays_unheard = self._captures.n_replays > self._replays_before
             if self._kept is None:
                 self._look_on_s = max(_LOOKED_ON_S, _LOOKED_ON_SHARE * (now_s - self._heard_s))
+                if self._is_a_rank and self._exchanged < _LITTLE_BYTES and recording.found_by == "optimizer":
+                    self._look_on_s = max(_LITTLE_EXCHANGED_S, self._look_on_s)
             self._heard_s, self._looked_on, self._n_heard = now_s, 0, self._n_heard + 1
             self._may_train = recording.found_by == "period" and has_other_optimizer(frozenset(), self._tensors)
         self._kept = recording
@@ -424,6 +435,9 @@ class _StepHearer(StepProfiler):
         loading = None if self._is_a_rank else self._loading.note()
         if said is None and self._turn is not None and self._is_one_of_several(recording):
             said = self._turn.note()
+        n_optimizers = len(self._recorder.optimizers)
+        if said is None and recording.found_by == "optimizer" and 1 < n_optimizers < self._outside.updates:
+            said = _SEVERAL.format(self._outside.updates, n_optimizers)
         own = (said, loading, given_up_note(self._given_up), self._left_over())
         notes = (*record.step.notes, *self._notes, *(each for each in own if each is not None))
         step = replace(record.step, notes=notes)

@@ -10,15 +10,17 @@ import torch
 from torch import distributed as dist
 from torch import nn
 
-from torchledger.nouns import Device, DryRun, MadeGroup, RareCollective, WorldSpec
+from torchledger.nouns import Device, DryRun, MadeGroup, RareCollective, Step, WorldSpec
+from torchledger.planning import dry_run
 from torchledger.planning.dry_run import run_without_device
 from torchledger.planning.fabric import shipped_fabrics
 from torchledger.planning.rare_collectives import rare_note
+from torchledger.store import open_ledger
 
 GPU = Device(name="a made-up device", kind="cuda", compute_capability=(9, 0), num_multiprocessors=78)
 
 
-def _outcome(path: Path, every: int, in_each: Callable[[torch.Tensor], None] = lambda loss: None) -> DryRun:
+def _outcome(path: Path, every: int, in_each: Callable[[torch.Tensor], object] = lambda loss: None) -> DryRun:
     def program() -> None:
         dist.init_process_group("nccl")
         layer = nn.Linear(8, 8).cuda()
@@ -35,7 +37,7 @@ def _outcome(path: Path, every: int, in_each: Callable[[torch.Tensor], None] = l
                 for parameter in layer.parameters():
                     dist.all_reduce(parameter.data)
 
-    return run_without_device(program, path / "plan.ledger", GPU, world=WorldSpec(0, 2)).dry_run
+    return run_without_device(program, path / "plan.ledger", GPU, force=True, world=WorldSpec(0, 2)).dry_run
 
 
 def test_what_rarer_steps_exchange_is_looked_for_behind_a_step_without_a_collective(tmp_path: Path) -> None:
@@ -162,3 +164,41 @@ def test_a_note_says_what_rarer_steps_did_and_what_it_takes() -> None:
 def test_where_no_step_with_a_collective_came_that_is_said() -> None:
     said = rare_note(DryRun("H200", optimizer_steps=67), None)
     assert said is not None and said.endswith("and none that has one came in the 67 steps of optimizers that ran")
+
+
+@pytest.mark.usefixtures("no_optimizer_stays")
+@pytest.mark.parametrize("in_each", [lambda loss: None, dist.all_reduce])
+def test_a_program_that_exchanges_little_is_looked_on_for_longer_than_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_each: Callable[[torch.Tensor], object]
+) -> None:
+    monkeypatch.setattr(dry_run, "_LOOKED_ON_S", 0.0)
+    monkeypatch.setattr(dry_run, "_LOOKED_ON_SHARE", 0.0)
+    assert _outcome(tmp_path, 40, in_each).rare
+    monkeypatch.setattr(dry_run, "_LITTLE_BYTES", 0)
+    assert not _outcome(tmp_path, 40, in_each).rare
+
+
+@pytest.mark.usefixtures("no_optimizer_stays")
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_turn_in_which_one_optimizer_steps_more_often_than_another_is_noted(every: int, tmp_path: Path) -> None:
+    """DiLoCo: parameters are averaged by an optimizer of their own every so many steps."""
+
+    def program() -> None:
+        dist.init_process_group("nccl")
+        weight = nn.Parameter(torch.zeros(8, 8, device="cuda"))
+        kept = nn.Parameter(weight.detach().clone())
+        inner, outer = torch.optim.AdamW([weight]), torch.optim.SGD([kept], 0.7)
+        for step in range(1, 200):
+            (weight @ torch.zeros(8, 8, device="cuda")).sum().backward()
+            inner.step()
+            inner.zero_grad()
+            if step % every == 0:
+                kept.grad = kept.detach() - weight.detach()
+                dist.all_reduce(kept.grad)
+                outer.step()
+
+    run_without_device(program, tmp_path / "plan.ledger", GPU, world=WorldSpec(0, 2))
+    with open_ledger(tmp_path / "plan.ledger") as ledger:
+        (step,) = ledger.read(Step)
+    said = [note for note in step.notes if note.startswith("what is priced is a turn in which optimizers make")]
+    assert [note.split("make ")[1].split(":")[0] for note in said] == (["4 steps"] if every == 3 else [])
