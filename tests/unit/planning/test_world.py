@@ -140,7 +140,7 @@ def test_a_rank_that_took_shapes_for_those_of_a_later_one_is_recorded_again_when
     sent = {stage: [{"shape": [2, width]}] for stage, width in enumerate((8, 16, 16, 16))}
     asked: list[int] = []
 
-    def record(*given: Any, looks_for_rarer: bool = True) -> list[Path]:
+    def record(*given: Any, how: world.How | None = None) -> list[Path]:
         *_, folder, _, ranks, _ = given
         for each in ranks:
             asked.append(each.rank)
@@ -167,7 +167,7 @@ def test_a_rank_that_took_shapes_for_those_of_a_later_one_is_recorded_again_when
 def test_a_rank_that_fails_with_shapes_that_nobody_tells_otherwise_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def record(*given: Any, looks_for_rarer: bool = True) -> list[Path]:
+    def record(*given: Any, how: world.How | None = None) -> list[Path]:
         (spec,) = given[-2]
         StageReader((0, 4), {1: [{"shape": [2, 8]}]}).write(Path(spec.mail), spec.rank)
         raise PlanError(f"rank {spec.rank} of 8: it fails")
