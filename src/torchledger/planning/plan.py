@@ -148,6 +148,7 @@ def plan_world(
             step = replace(step, notes=(*step.notes, _ALONE))
         elif world > 1 and (rare := rare_note(dry_run, links, _exchanged_bytes(programs))) is not None:
             step = replace(step, notes=(rare, *step.notes))
+        step = replace(step, notes=(*step.notes, *_of_host_tensors(programs)))
         if mesh is not None and (unlike := unlike_mesh(mesh, _sizes_of(dry_run))) is not None:
             step = replace(step, notes=(unlike, *step.notes))
         step = with_fit(step, memory_of(model))
@@ -165,6 +166,31 @@ def _dropped(name: str) -> Iterator[Path]:
         yield Path(folder) / name
 
 
+def _of_host_tensors(programs: Sequence[RankProgram]) -> Iterator[str]:
+    """That collectives are of tensors on the host, of the first rank that has some: nobody has timed gloo here."""
+    for program in programs:
+        asked = [
+            call
+            for call in program.calls
+            if call.kind == "collective" and call.device == "cpu" and (call.group_size or 0) > 1
+        ]
+        if not asked:
+            continue
+        lines = dict.fromkeys(_place(call.sources[-1]) for call in asked if call.sources)
+        nbytes = sum(call.message_bytes or 0 for call in asked)
+        where = f", {', '.join(list(lines)[:_MOST_LINES])}" if lines else ""
+        yield (
+            f"collectives of tensors on the host ({len(asked):,} of {nbytes:,} bytes{where}) are priced as if the "
+            "devices' links carried them: gloo takes longer over TCP, and the host waits for it"
+        )
+        return
+
+
+def _place(source: str) -> str:
+    file, _, line = source.rpartition(":")
+    return f"{Path(file).name}:{line}" if file else source
+
+
 def _sizes_of(dry_run: DryRun) -> dict[str, set[int]]:
     """Sizes of the groups that a program has made, by what they are for."""
     sizes: dict[str, set[int]] = {}
@@ -177,6 +203,8 @@ def _exchanged_bytes(programs: Sequence[RankProgram]) -> int | None:
     """What the rank exchanges that exchanges most; ``None`` where none does."""
     return max((nbytes for each in programs if (nbytes := each.exchanged_bytes) is not None), default=None)
 
+
+_MOST_LINES = 2
 
 _ReadStep = tuple[StepTotals | None, Sequence[Launch]]
 """A rank's step and the launches of its ledger."""

@@ -37,3 +37,16 @@ def test_a_mesh_that_the_script_does_not_make_is_noted(tmp_path: Path) -> None:
     script.write_text(SCRIPT)
     notes = plan_world(Script(str(script)), 4, mesh="dp=2,tp=2").step.notes
     assert "no group of the script has the ranks of dp=2, tp=2 in --mesh: the plan is of the script's groups" in notes
+
+
+def test_collectives_of_tensors_on_the_host_are_noted(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    text = SCRIPT.replace("optimizer = ", 'on_host = dist.new_group(backend="gloo")\noptimizer = ')
+    script.write_text(
+        text.replace(
+            "    optimizer.step()\n", "    dist.all_reduce(torch.zeros(2), group=on_host)\n    optimizer.step()\n"
+        )
+    )
+    notes = plan_world(Script(str(script)), 2).step.notes
+    (said,) = [note for note in notes if note.startswith("collectives of tensors on the host")]
+    assert said.startswith("collectives of tensors on the host (1 of 8 bytes, train.py:13)")
