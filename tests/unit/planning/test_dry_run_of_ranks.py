@@ -195,6 +195,9 @@ def test_a_checkpoint_of_all_ranks_is_not_written_and_it_is_said(tmp_path: Path)
     outcome = run_without_device(program, tmp_path / "plan.ledger", GPU, world=WorldSpec(0, 2))
     assert [each.asked.rpartition(" ")[2] for each in outcome.dry_run.stand_ins] == ["write", "write", "read"]
     assert not (tmp_path / "saved").exists()
+    whole = (8 * 8 + 8) * 4
+    written = {each.value for each in outcome.dry_run.stand_ins if each.asked.endswith("write")}
+    assert written == {f"nothing: {whole} bytes of this rank, whose copy to the host is not in the price"}
 
 
 def test_nothing_of_checkpoints_is_replaced_any_more_when_the_program_has_ended(tmp_path: Path) -> None:
