@@ -93,6 +93,9 @@ class FakeWorld:
         """Set the variables that a launcher sets, and replace what makes process groups."""
         patches = Patches()
         self._undo.callback(patches.undo)
+        if not dist.is_initialized():
+            # Groups are named by a count, alike on all ranks: what this process made before is none of the program's.
+            c10d._world.group_count = 0
         _set_environment(self.spec, patches)
         _register_backend(self, patches)
         _note_groups(self, patches)

@@ -99,3 +99,13 @@ def test_real_numbers_of_the_host_arrive_through_a_group(tmp_path: Path) -> None
             else:
                 dist.recv(shape, 0)
     assert shape.tolist() == [4, 8]
+
+
+def test_groups_are_named_alike_on_all_ranks_whatever_a_process_made_before(tmp_path: Path) -> None:
+    names = []
+    for rank in (0, 1):
+        dist.distributed_c10d._world.group_count = 3 * rank
+        with FakeWorld(WorldSpec(rank, 2, mail=str(tmp_path))):
+            dist.init_process_group("gloo")
+            names.append(dist.group.WORLD.group_name)
+    assert names[0] == names[1]
