@@ -249,12 +249,7 @@ def write_data(ledgers: list[Path], target: Path) -> None:
     """Add the calls of ledgers with their times, as ``fit_call_costs`` reads them, to those of others in ``target``."""
     from strangers_data import calls_of
 
-    rows = [
-        row
-        for path in ledgers
-        for row in calls_of(path)
-        if not _lacks_what_is_held(row) and not row["name"].startswith("c10d::")
-    ]
+    rows = [row for path in ledgers for row in calls_of(path) if not _lacks_what_is_held(row)]
     if target.exists():
         new = {row["program"] for row in rows}
         before = json.loads(gzip.decompress(target.read_bytes()))

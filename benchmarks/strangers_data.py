@@ -138,8 +138,8 @@ def calls_of(path: Path) -> Iterator[dict[str, Any]]:
     found: dict[str, list[float]] = {}
     beside_scaler = any(is_scaler(call.name) for call in calls)
     for call in calls:
-        if not is_priced(call, ran_on_cpu=False) or not call.samples_us:
-            continue
+        if call.kind == "collective" or not is_priced(call, ran_on_cpu=False) or not call.samples_us:
+            continue  # how long ranks wait for one another is in what a collective takes
         item = {name: getattr(call, name) for name in _ITEM_FIELDS}
         item["name"] = known_name(call.name, beside_scaler=beside_scaler)
         item["arguments"] = [
