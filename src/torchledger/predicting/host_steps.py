@@ -17,7 +17,7 @@ from torchledger.nouns import Host, Launch, StepCall
 from torchledger.predicting.overheads import Mode, StepShape
 from torchledger.predicting.questions import is_over_lists
 from torchledger.predicting.step_calls import is_priced
-from torchledger.work.categories import operator_name
+from torchledger.work.categories import category_of_operator
 from torchledger.work.graph_names import direction_of
 
 STEP_COSTS: Mapping[str, float] = {
@@ -161,16 +161,13 @@ def work_of_host(shape: StepShape, mode: Mode, *, trains: bool) -> dict[str, flo
 
 def is_convolving(call: StepCall) -> bool:
     """True for an eager convolution, or its gradient: the library looks for a kernel in each."""
-    return operator_name(call.name)[1].startswith(_CONVOLVING)
+    return category_of_operator(call.name) == "convolution"
 
 
 def launching_us(call: StepCall, *, is_new: bool) -> float:
     """What an eager call that launches something costs a host of slowness 1; ``is_new``: the first of its name."""
     us = STEP_COSTS["launching_calls"] + is_new * STEP_COSTS["distinct_calls"]
     return us + STEP_COSTS["convolutions"] * is_convolving(call)
-
-
-_CONVOLVING = ("convolution", "_convolution", "cudnn_convolution", "_conv_depthwise", "conv_depthwise", "_slow_conv")
 
 
 def shape_with_calls(
