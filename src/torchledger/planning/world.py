@@ -121,7 +121,8 @@ def record_ranks(
             ledgers = _record_until_told(record, specs, recorded, failed, Path(mail))
             if any(_turn(each) != turn for each in specs[1:]):  # a rank that has no such loop
                 ways = replace(ways, looks_for_turns=False, turn=None)
-                ledgers = _record_until_told(record, specs, {}, {}, Path(mail))
+                recorded = {spec.rank: record([spec])[0]}
+                ledgers = _record_until_told(record, specs, recorded, {}, Path(mail))
     ranks = [] if rank is not None else _spread(pipeline, stages, world)
     found = [
         RecordedRank(number, ledger, ranks[place] if ranks else tuple(range(world)))
@@ -198,15 +199,13 @@ def _record(
     ranks: Sequence[WorldSpec],
     model: str | None,
     *,
-    how: How | None = None,
+    how: How,
 ) -> list[Path]:
     """The ledgers of some ranks. Raises with the first rank's reason where one failed."""
     if not ranks:
         return []
     paths = [folder / f"rank{each.rank}.ledger" for each in ranks]
-    requests = [
-        _request(script, path, device, each, model, how or How()) for path, each in zip(paths, ranks, strict=True)
-    ]
+    requests = [_request(script, path, device, each, model, how) for path, each in zip(paths, ranks, strict=True)]
     codes = processes.record([request for request, _ in requests])
     for path, world, code, (_, failure) in zip(paths, ranks, codes, requests, strict=True):
         if failure.exists():
