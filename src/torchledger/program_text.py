@@ -37,6 +37,24 @@ def statements_around(tree: ast.Module, line: int) -> Iterator[ast.stmt]:
         node = _statement_at(node, line)
 
 
+def statements_of_function(file: str, line: int) -> Iterator[ast.stmt]:
+    """Those of the function at hand that a line of a file stands in, innermost first, and the function's own last."""
+    tree = parsed(file)
+    for each in reversed(list(statements_around(tree, line)) if tree is not None else []):
+        yield each
+        if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            return
+
+
+def place_of(file: str, statement: ast.stmt) -> str:
+    """Where a statement begins, as sentences name it.
+
+    >>> place_of("/home/me/train.py", ast.parse("pass").body[0])
+    'train.py:1'
+    """
+    return f"{Path(file).name}:{statement.lineno}"
+
+
 def _statement_at(node: ast.AST, line: int) -> ast.stmt | None:
     """The statement directly inside another that a line stands in."""
     for each in statements_in(node):

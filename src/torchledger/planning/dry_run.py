@@ -148,7 +148,7 @@ class _StepHearer(StepProfiler):
         self._may_train = False
         self._exchanged = 0
         self._launched = self._in_graphs = 0
-        self._turn: StepsOfATurn | None = None
+        self._steps_of_turn: StepsOfATurn | None = None
         self._outside = OutsideWork(lambda: self._made)
         self._turns = Turns(lambda: self._made, self._follow, turn)
         self._later_modules: ModuleCalls | None = None
@@ -204,7 +204,7 @@ class _StepHearer(StepProfiler):
         from torchledger._torch.user_lines import frames_behind_hook
 
         if self._kept is None:
-            self._turn = steps_of_a_turn(frames_behind_hook())
+            self._steps_of_turn = steps_of_a_turn(frames_behind_hook())
         self._rare.optimizer_stepped()
         self._outside.optimizer_stepped()
         if not self._is_a_rank:
@@ -433,8 +433,8 @@ class _StepHearer(StepProfiler):
         if self._turns.turn is not None and recording.found_by == "turn":
             said = self._turns.turn.note()
         loading = None if self._is_a_rank else self._loading.note()
-        if said is None and self._turn is not None and self._is_one_of_several(recording):
-            said = self._turn.note()
+        if said is None and self._steps_of_turn is not None and self._is_one_of_several(recording):
+            said = self._steps_of_turn.note()
         n_optimizers = len(self._recorder.optimizers)
         if said is None and recording.found_by == "optimizer" and 1 < n_optimizers < self._outside.updates:
             said = _SEVERAL.format(self._outside.updates, n_optimizers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import tempfile
 from collections import Counter
@@ -176,7 +177,7 @@ def _of_host_tensors(programs: Sequence[RankProgram]) -> Iterator[str]:
         ]
         if not asked:
             continue
-        lines = dict.fromkeys(_place(call.sources[-1]) for call in asked if call.sources)
+        lines = dict.fromkeys(os.path.basename(call.sources[-1]) for call in asked if call.sources)
         nbytes = sum(call.message_bytes or 0 for call in asked)
         where = f", {', '.join(list(lines)[:_MOST_LINES])}" if lines else ""
         yield (
@@ -184,11 +185,6 @@ def _of_host_tensors(programs: Sequence[RankProgram]) -> Iterator[str]:
             "devices' links carried them: gloo takes longer over TCP, and the host waits for it"
         )
         return
-
-
-def _place(source: str) -> str:
-    file, _, line = source.rpartition(":")
-    return f"{Path(file).name}:{line}" if file else source
 
 
 def _sizes_of(dry_run: DryRun) -> dict[str, set[int]]:

@@ -6,13 +6,12 @@ A step that an optimizer ends is priced alone; who times a turn of the outer loo
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from torchledger.program_text import parsed, statements_around
+from torchledger.program_text import place_of, statements_of_function
 
 _MOST = 64
 """A loop of more turns is an epoch."""
@@ -41,8 +40,8 @@ def steps_of_a_turn(frames: Iterable[tuple[FrameType, int]]) -> StepsOfATurn | N
     inner: tuple[str, int] | None = None
     for frame, line in frames:
         file = frame.f_code.co_filename
-        for statement in _statements(file, line):
-            place = f"{Path(file).name}:{statement.lineno}"
+        for statement in statements_of_function(file, line):
+            place = place_of(file, statement)
             if inner is not None and isinstance(statement, (ast.For, ast.AsyncFor, ast.While)):
                 return StepsOfATurn(*inner, place)
             if inner is None and isinstance(statement, (ast.If, ast.While, ast.Match)):
@@ -53,15 +52,6 @@ def steps_of_a_turn(frames: Iterable[tuple[FrameType, int]]) -> StepsOfATurn | N
                     return None
                 inner = place, count
     return None
-
-
-def _statements(file: str, line: int) -> Iterator[ast.stmt]:
-    """Those of the function at hand that a line stands in, innermost first."""
-    tree = parsed(file)
-    for each in reversed(list(statements_around(tree, line)) if tree is not None else []):
-        if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            return
-        yield each
 
 
 def _turns(iterated: ast.expr, frame: FrameType) -> int | None:

@@ -12,12 +12,11 @@ import ast
 import statistics
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from traceback import walk_stack
 from types import CodeType, FrameType
 from typing import Protocol
 
-from torchledger.program_text import parsed, statements_around
+from torchledger.program_text import place_of, statements_of_function
 
 _MOST_STEPS = 32
 """A turn of more steps is an epoch."""
@@ -245,25 +244,18 @@ def _loops_around(frames: Iterable[tuple[FrameType, int]]) -> Iterator[_Loop]:
     in_loops, called = False, list[_Loop]()
     for frame, line in frames:
         file, code = frame.f_code.co_filename, frame.f_code
-        tree = parsed(file)
         inner: ast.stmt | None = None
-        for each in reversed(list(statements_around(tree, line)) if tree is not None else []):
-            if isinstance(each, _FUNCTIONS):
-                if inner is not None and in_loops and each.name == code.co_name:
-                    called.append(_Loop(code, _span(each), _span(inner), "", _place(file, inner)))
-                break
+        for each in statements_of_function(file, line):
+            if inner is not None and in_loops and isinstance(each, _FUNCTIONS) and each.name == code.co_name:
+                called.append(_Loop(code, _span(each), _span(inner), "", place_of(file, inner)))
             if inner is not None and isinstance(each, _LOOPS):
-                around, in_loops = _place(file, each), True
+                around, in_loops = place_of(file, each), True
                 yield from (replace(other, around=around) for other in called)
                 called = []
-                yield _Loop(code, _span(each), _span(inner), around, _place(file, inner))
+                yield _Loop(code, _span(each), _span(inner), around, place_of(file, inner))
             if inner is None or isinstance(each, _LOOPS):
                 inner = each
 
 
 def _span(statement: ast.stmt) -> tuple[int, int]:
     return statement.lineno, statement.end_lineno or statement.lineno
-
-
-def _place(file: str, statement: ast.stmt) -> str:
-    return f"{Path(file).name}:{statement.lineno}"
