@@ -37,13 +37,25 @@ _WRITTEN_BY_OPTIMIZER: Mapping[str, tuple[int, ...]] = {
     "_fused_adagrad": (0, 2),
     "_amp_foreach_non_finite_check_and_unscale": (0,),
 }
+_GRADIENTS = 1
+_GRADIENT_SCALE: Mapping[str, int] = {"_fused_adam": 13, "_fused_adamw": 13, "_fused_sgd": 10, "_fused_adagrad": 9}
+"""Where a gradient scaler's scale stands among the arguments of a fused optimizer."""
 
 
 def _optimizer(call: OpCall) -> Cost | None:
     if not call.tensor_list(0):
         return None
-    written = [tensor for position in _WRITTEN_BY_OPTIMIZER[call.base_name] for tensor in call.tensor_list(position)]
-    return memory_cost(call.tensors, written)
+    places = _WRITTEN_BY_OPTIMIZER[call.base_name]
+    if is_rescaling(call):
+        places = (*places, _GRADIENTS)
+    return memory_cost(call.tensors, [tensor for place in places for tensor in call.tensor_list(place)])
+
+
+def is_rescaling(call: OpCall) -> bool:
+    """Whether a fused optimizer divides the gradients by a scaler's scale, and writes them back (ATen's
+    ``FusedAdamKernel`` and ``FusedSgdKernel`` do if they are given one)."""
+    place = _GRADIENT_SCALE.get(call.base_name)
+    return place is not None and place < len(call.arguments) and isinstance(call.arguments[place], Tensor)
 
 
 CHUNK_ELEMENTS, BLOCKS_A_LAUNCH = 65536, 320

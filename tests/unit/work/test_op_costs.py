@@ -231,6 +231,20 @@ def test_a_fused_optimizer_reads_all_and_writes_parameters_and_states() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "lists", "empty", "numbers", "moved"), [("_fused_adamw_", 4, 2, 7, 7), ("_fused_sgd_", 2, 1, 7, 3)]
+)
+def test_a_fused_optimizer_that_is_given_a_scale_writes_the_gradients_too(
+    name: str, lists: int, empty: int, numbers: int, moved: int
+) -> None:
+    some = (Tensor((4, 4), "float32"), Tensor((8,), "float32"))
+    plain = OpCall(f"aten::{name}", (*((some,) * lists), *(((),) * empty), *((None,) * numbers)))
+    scale = Tensor((), "float32")
+    scaled = OpCall(plain.name, (*plain.arguments, scale, scale))
+    assert op_cost(plain).bytes_moved == moved * 96
+    assert op_cost(scaled).bytes_moved == (moved + 1) * 96 + 2 * 4
+
+
+@pytest.mark.parametrize(
     ("name", "lists", "moved"),
     [
         ("_foreach_sqrt_", 1, 2),
