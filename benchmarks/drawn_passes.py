@@ -6,7 +6,8 @@ and without TF32, groups, patches and the strides of transposed layers; and time
 image and that of the weight, warm. A transposed convolution's forward is the gradient of the image of a plain one.
 ``--draw layers [--weights depthwise=30 groups=20] [--precisions tf32=1 float32=1]`` draws layers of networks over
 images instead (``drawn_layers.py``); ``--gradients 0.25`` times the gradients of a quarter of the configurations, and
-of the others the forward alone; ``--first 1`` gradients alone.
+of the others the forward alone; ``--first 1`` gradients alone. ``--large`` makes each of them larger, by its batch or
+its picture, until its largest tensor has 60 to 600 million elements (half as many of four bytes).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,8 +41,9 @@ COLUMNS = (
     *("tall", "tall_padding"),
 )
 WIDTHS = (64, 80, 96, 128, 160, 192, 240, 256, 320, 384, 480, 512, 640, 768, 1024, 1280, 1536, 2048)
-_BLOCK_BYTES = 3 << 28
-_MOST_ELEMENTS = 6e7
+_BLOCK_BYTES, _LARGE_BLOCK_BYTES = 3 << 28, 3_750_000_000
+_MOST_ELEMENTS, _LARGE_ELEMENTS = 6e7, 6e8
+_LONGEST_LARGE_US, _LONG_LARGE_US = 20_000, 1_000
 _LONGEST_NAME, _LONGEST_NAMES = 260, 1800
 _RATES = {"float32": 3e7, "tf32": 2e8, "bfloat16": 4e8, "float16": 4e8}
 """FLOP that a usual kernel does in a microsecond: long calls are regular and dear, and drawn less often."""
@@ -64,6 +66,31 @@ def draw_passes(seed: int, signals: Mapping[str, float] | None = None) -> Iterat
         needed_us = max(case.flops / _RATES[case.precision], moved / 3e6)
         if needed_us < 4000 and pick.random() < (60 / max(60, needed_us)) ** 0.6:
             yield case
+
+
+def draw_large(drawn: Iterator[ConvolutionCase], seed: int) -> Iterator[ConvolutionCase]:
+    """Of each configuration that is ``drawn`` a larger one, by its batch, its picture or both."""
+    pick = random.Random(f"large {seed}")
+    for case in drawn:
+        size = 2 if case.precision in ("bfloat16", "float16") else 4
+        wanted = _MOST_ELEMENTS * (_LARGE_ELEMENTS * 2 / size / _MOST_ELEMENTS) ** pick.random()
+        factor = wanted / max(map(math.prod, case.shapes))
+        by_picture = factor ** pick.choice((0.0, 0.3, 0.5, 1.0))
+        side = by_picture if case.height == 1 else math.sqrt(by_picture)
+        larger = replace(
+            case,
+            count=max(1, round(case.count * factor / by_picture)),
+            height=1 if case.height == 1 else round(case.height * side),
+            width=round(case.width * side),
+        )
+        given, _, made = larger.shapes
+        most = max(map(math.prod, larger.shapes))
+        if not _MOST_ELEMENTS < most <= _LARGE_BLOCK_BYTES / 3 / size or larger.count > 8192 or larger.height > 2048:
+            continue
+        moved = (math.prod(given) + math.prod(made)) * size
+        needed_us = max(larger.flops / _RATES[larger.precision], moved / 3e6)
+        if needed_us < _LONGEST_LARGE_US and pick.random() < (_LONG_LARGE_US / max(_LONG_LARGE_US, needed_us)) ** 0.6:
+            yield larger
 
 
 SIGNALS: Mapping[str, float] = {
@@ -176,6 +203,8 @@ def _tensor(dtype: str, place: int, shape: tuple[int, ...], channels_last: bool)
         kind = getattr(torch, dtype)
         _BLOCKS[dtype] = torch.randn(_BLOCK_BYTES // kind.itemsize, dtype=kind, device="cuda:0")
     block = _BLOCKS[dtype]
+    if math.prod(shape) > block.numel() // 3 // 1024 * 1024:
+        _BLOCKS[dtype] = block = torch.randn(_LARGE_BLOCK_BYTES // block.itemsize, dtype=block.dtype, device="cuda:0")
     flat = block.narrow(0, place * (block.numel() // 3) // 1024 * 1024, math.prod(shape))
     if not channels_last:
         return flat.view(shape)
@@ -278,12 +307,15 @@ def main() -> None:
     parser.add_argument("--signals", nargs="*", type=of_signals, default=(), help="passes of these alone: KIND=WEIGHT")
     parser.add_argument("--gradients", type=float, default=1.0, metavar="SHARE", help="of configurations")
     parser.add_argument("--first", type=int, default=0, choices=range(len(PASSES)), help="pass; 1: no forwards")
+    parser.add_argument("--large", action="store_true", help="tensors of 60 to 600 million elements")
     options = parser.parse_args()
     gc.disable()
     if options.draw == "layers":
         drawn = draw_layers(options.seed, dict(options.weights), dict(options.precisions))
     else:
         drawn = draw_passes(options.seed, dict(options.signals))
+    if options.large:
+        drawn = draw_large(drawn, options.seed)
     cases = [next(drawn) for _ in range(options.count)]
     points = [(asdict(case), case.precision) for case in cases]
     rows, names = chosen_and_timed(

@@ -11,8 +11,8 @@ that a device refuses are left out and named. ``--along`` draws calls that work 
 ``eager_calls_common.py``, ``--recurrent`` those of ``eager_calls_recurrent.py``, ``--libraries`` those of
 ``eager_calls_libraries.py``, ``--sharded`` those of ``eager_calls_sharded.py``, ``--seldom`` those of
 ``eager_calls_seldom.py``, ``--various`` those of ``eager_calls_various.py``, ``--solvers`` those of
-``eager_calls_solvers.py`` and ``--decoding`` those of ``eager_calls_decoding.py``; ``--seconds`` bounds the script's
-own time, after which a recorder still ends its ledger.
+``eager_calls_solvers.py``, ``--decoding`` those of ``eager_calls_decoding.py`` and ``--meeting`` those of
+``eager_calls_meeting.py``; ``--seconds`` bounds the script's own time, after which a recorder still ends its ledger.
 ``--judge`` says for each operator what was measured and what its price is, and how many intervals hold; ``--data`` adds
 the calls with their times for a fit to learn from.
 """
@@ -112,6 +112,7 @@ _DRAWINGS = {
     "--libraries": "DrawnOfLibraries",
     "--sharded": "DrawnSharded",
     "--seldom": "DrawnSeldom",
+    "--meeting": "DrawnMeeting",
     "--various": "DrawnVarious",
     "--solvers": "DrawnSolvers",
     "--decoding": "DrawnDecoding",

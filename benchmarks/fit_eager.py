@@ -68,7 +68,9 @@ def measured(name: str) -> list[dict[str, Any]]:
     return rows
 
 
-MEASURED = ("calls", "eager", "common", "libraries", "recurrent", "sharded", "seldom", "solvers", "decoding")
+MEASURED = (
+    *("calls", "eager", "common", "libraries", "recurrent", "sharded", "seldom", "solvers", "decoding", "meeting"),
+)
 """The files of calls that costs are learned of."""
 
 

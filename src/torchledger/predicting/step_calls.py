@@ -31,6 +31,7 @@ from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Launch, Prediction, StepCall, TensorArgument
 from torchledger.predicting.bus_copies import is_copy, main_stream, price_copy, reads_a_number, runs_beside
 from torchledger.predicting.call_parts import as_others, price_by_parts, roofline_of, slower_lanes, subject_of
+from torchledger.predicting.convolution_biases import bias_work
 from torchledger.predicting.eager_launches import has_mask, launch_of
 from torchledger.predicting.int8_launches import INT8
 from torchledger.predicting.launches import predict_launches
@@ -303,7 +304,7 @@ def _price(model: TimeModel, call: StepCall, as_launches: _AsLaunches, *, beside
     is_launch = question is None or _is_product(call) or _is_known_as_launch(model, call)
     as_launch = as_launches.price(call) if is_launch else None
     if as_launch is not None:
-        return as_launch
+        return _with_bias(model, call, as_launches, as_launch)
     if question is not None:
         try:
             found = predict(
@@ -331,14 +332,24 @@ def _with_copies(model: TimeModel, call: StepCall, as_launches: _AsLaunches, sai
         copy = replace(
             call, name="aten::clone", arguments=(each,), kernels=1, flops=0, bytes_moved=nbytes, settings=None
         )
-        copied = _price(model, copy, as_launches)
-        said = replace(
-            said,
-            duration_us=said.duration_us + copied.duration_us,
-            low_us=said.low_us + copied.low_us,
-            high_us=said.high_us + copied.high_us,
-        )
+        said = _and(said, _price(model, copy, as_launches))
     return said
+
+
+def _with_bias(model: TimeModel, call: StepCall, as_launches: _AsLaunches, said: Prediction) -> Prediction:
+    """A convolution and what it does for its bias."""
+    further = bias_work(call, f"{model.machine.device.kind}:0")
+    return said if further is None else _and(said, _price(model, further, as_launches))
+
+
+def _and(said: Prediction, further: Prediction) -> Prediction:
+    """One after the other."""
+    return replace(
+        said,
+        duration_us=said.duration_us + further.duration_us,
+        low_us=said.low_us + further.low_us,
+        high_us=said.high_us + further.high_us,
+    )
 
 
 _OF_ROWS_BEHIND_ONE_ANOTHER = ("native_layer_norm", "native_layer_norm_backward")

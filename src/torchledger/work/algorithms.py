@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from torchledger.nouns import TensorArgument
 from torchledger.work.categories import operator_name
 from torchledger.work.element_sizes import element_size
+from torchledger.work.meetings import meeting_of
 from torchledger.work.settings import Settings
 from torchledger.work.tensor_layouts import is_contiguous
 from torchledger.work.walks import GROUP_BLOCK, power_below, waves_of
@@ -382,22 +383,16 @@ _WITH_PLACES, _MOST_SHARED = 3, 1e4
 
 
 def _rows_put(call: _Call) -> Parts | None:
-    """Places are sorted first where what falls on one of them is added up: a warp then goes through all that fell on
-    its own, as many values of each at once as it has threads."""
-    if not call.number("accumulate", 0) or len(call.shapes) < _WITH_VALUES or not call.shapes[-1]:
+    """Places are sorted first where what falls on one of them is added up (``work/meetings.py``)."""
+    meeting = meeting_of(call.name, call.tensors, tuple(call.settings.items()))
+    if meeting is None:
         return None
-    rows, *others = call.shapes[-1]
-    width = math.prod(others)
-    if width not in {math.prod(call.shapes[0][place:]) for place in range(1, len(call.shapes[0]) + 1)}:
-        return None  # along a later dimension
-    shared = rows * width / max(math.prod(call.shapes[0]), 1)
-    way = "sorted at once" if rows <= _MOST_AT_ONCE else "sorted"
-    in_turn = shared * math.ceil(width / _WARP)
-    return Parts(way, (1, call.megabytes, rows / 1e3, rows * width / 1e6, in_turn))
+    sort = "sorted at once" if meeting.taken <= _MOST_AT_ONCE else "sorted"
+    return Parts(f"{sort}, {meeting.kind}", (1, call.megabytes, meeting.taken / 1e3, meeting.steps))
 
 
-_WITH_VALUES, _MOST_AT_ONCE, _WARP = 2, 2048, 32
-"""Tensors of such a call, rows that one block sorts, and threads of a warp."""
+_MOST_AT_ONCE, _WARP = 2048, 32
+"""Rows that one block sorts, and threads of a warp."""
 
 
 def _indexed(call: _Call) -> Parts | None:

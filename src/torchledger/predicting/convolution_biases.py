@@ -1,0 +1,62 @@
+"""What an eager convolution does beside its library's kernels: it adds its bias, or sums its gradient, by kernels of
+their own (torch 2.11 and 2.13: ``_convolution`` and ``convolution_backward`` in ``Convolution.cpp``)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torchledger.nouns import StepCall, TensorArgument
+from torchledger.predicting.eager_launches import launch_of
+from torchledger.work.categories import operator_name
+from torchledger.work.element_sizes import element_size
+from torchledger.work.settings import setting
+
+_IMAGE_AND_WEIGHT, _OF_GRADIENTS, _MASK_OF_BIAS = 2, 3, 2
+_FEWEST_DIMENSIONS = 3
+
+
+def bias_work(call: StepCall, device: str) -> StepCall | None:
+    """The call that an eager convolution on ``device`` (``"cuda:0"``) makes for its bias: the addition to its result,
+    or the sum of the result's gradient. ``None`` of other calls, without a bias, and where the filter's own kernel adds
+    it: one filter a channel whose pictures lie channel by channel.
+    """
+    name = operator_name(call.name)[1]
+    given = [each for each in call.arguments if len(each.shape) >= _FEWEST_DIMENSIONS]
+    if name == "convolution" and len(given) == _IMAGE_AND_WEIGHT:
+        launch = launch_of(call, device)
+        if len(call.arguments) == _IMAGE_AND_WEIGHT or launch is None or _adds_itself(*given):
+            return None
+        made = launch.buffers[-1]
+        result = TensorArgument(made.shape, made.dtype, made.stride)
+        channels = made.shape[1]
+        bias = TensorArgument(
+            (1, channels, *(1 for _ in made.shape[2:])), made.dtype, (channels, *(1 for _ in made.shape[1:]))
+        )
+        return _call(call, "aten::add_", (result, bias), 2 * _bytes((result,)) + _bytes((bias,)))
+    if name == "convolution_backward" and len(given) == _OF_GRADIENTS:
+        asked = setting(call.settings, "output_mask") or ()
+        if len(asked) <= _MASK_OF_BIAS or not asked[_MASK_OF_BIAS]:
+            return None
+        gradient = given[0]
+        dims = (0, *range(2, len(gradient.shape)))
+        moved = _bytes((gradient,)) + gradient.shape[1] * (element_size(gradient.dtype) or 4)
+        return replace(_call(call, "aten::sum", (gradient,), moved), settings=(("dim", dims),))
+    return None
+
+
+def _adds_itself(image: TensorArgument, weight: TensorArgument) -> bool:
+    is_one_each = weight.shape[1] == 1 < image.shape[1] and len(image.shape) == len(weight.shape)
+    return is_one_each and (image.stride is None or image.stride[1] != 1)
+
+
+def _bytes(tensors: Sequence[TensorArgument]) -> int:
+    return sum(math.prod(each.shape) * (element_size(each.dtype) or 4) for each in tensors)
+
+
+def _call(call: StepCall, name: str, arguments: tuple[TensorArgument, ...], bytes_moved: int) -> StepCall:
+    return replace(
+        call, name=name, arguments=arguments, kernels=1, flops=0, flops_quality="exact", bytes_moved=bytes_moved,
+        settings=(), tensors=None, elements=None,
+    )  # fmt: skip
