@@ -26,6 +26,7 @@ from torchledger._torch.alignments import read_lengths_first
 from torchledger._torch.checkpoint_stops import watch_stops
 from torchledger._torch.composites import is_composite, is_fused_with_collective, taken_apart, unfused
 from torchledger._torch.fake_gradients import as_written, note_made
+from torchledger._torch.fake_host_operands import moves_itself, with_operands_moved
 from torchledger._torch.fake_limits import at_limit
 from torchledger._torch.fake_sparse import put_in_order, transposed, transposes
 from torchledger._torch.fake_streams import Placed, StreamOrder, active_order
@@ -312,6 +313,9 @@ class EagerCalls(TorchDispatchMode):
                 if self._tensors is not _PLAIN:
                     func, args = as_written(func, args, kwargs)
                     held = put_in_order(func, args)
+                    if moves_itself(func) and not kwargs:
+                        with self:
+                            args = with_operands_moved(func, args)
                 is_heard = self._hears(func)
                 # Before it is made: ``squeeze_`` leaves its tensor with another shape.
                 call = operator_call(func, args, kwargs) if is_heard else None

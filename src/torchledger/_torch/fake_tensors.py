@@ -46,6 +46,7 @@ from torchledger._torch.composites import (
 from torchledger._torch.errors import wants_device
 from torchledger._torch.fake_flow import Flow
 from torchledger._torch.fake_gradients import asks_for_zeros
+from torchledger._torch.fake_host_operands import moves_itself, with_operands_moved
 from torchledger._torch.fake_layouts import has_layout_of_its_own, laid_out
 from torchledger._torch.fake_limits import at_limit, follow_limits
 from torchledger._torch.fake_loops import FakeLoops
@@ -300,6 +301,9 @@ class FakeTensors(FakeTensorMode, _OnThreads):
                 result = taken_apart(func, args, kwargs)
             if result is not NotImplemented:
                 return result
+        if moves_itself(func) and not kwargs and not here.is_inside and TracingContext.try_get() is None:
+            with self:
+                args = with_operands_moved(func, args)
         # What an operator is made of comes here again, and belongs to a fake one.
         was_inside, here.is_inside = here.is_inside, True
         try:
