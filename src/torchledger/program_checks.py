@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from functools import lru_cache
-from types import CodeType, FrameType
+from itertools import islice
+from types import FrameType
 from typing import cast
 
 from torchledger.program_text import parsed, statements_around
@@ -17,13 +18,13 @@ _Place = tuple[int, int, int, int]
 def truth_that_passes(frame: FrameType) -> bool | None:
     """The truth of the expression that a frame is at with which the check passes that asks for it; ``None`` where no
     check does, where the text is not there to be read, and where it does not say which part of a check asks."""
-    return _truth_at(frame.f_code, frame.f_code.co_filename, frame.f_lasti)
+    # Code behind a graph break of Dynamo's may hold a slice or a dict, and has no hash then.
+    place = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), (None,))
+    return _truth_at(frame.f_code.co_filename, place)
 
 
 @lru_cache(maxsize=4096)
-def _truth_at(code: CodeType, file: str, instruction: int) -> bool | None:
-    """Code of one content is equal, whatever its file."""
-    place = list(code.co_positions())[instruction // 2]
+def _truth_at(file: str, place: tuple[int | None, ...]) -> bool | None:
     tree = parsed(file)
     if tree is None or None in place:
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import CodeType
 
 import pytest
 
@@ -25,8 +26,13 @@ def told(folder: Path, text: str) -> list[bool | None]:
     """What a program with the truth ``a`` is told, in turn."""
     script, asked = folder / "program.py", Asked()
     script.write_text(text)
-    exec(compile(text, str(script), "exec"), {"a": asked})
+    exec(without_hash(compile(text, str(script), "exec")), {"a": asked})
     return asked.told
+
+
+def without_hash(code: CodeType) -> CodeType:
+    """The same code, with a value among its constants that has no hash, as behind a graph break of Dynamo's."""
+    return code.replace(co_consts=(*code.co_consts, {}))
 
 
 @pytest.mark.parametrize(

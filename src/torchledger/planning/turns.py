@@ -28,6 +28,11 @@ _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
+_Place = tuple[int, int]
+"""The code of a function, by its ``id``, and a line of it: code behind a graph break of Dynamo's, which may hold a
+slice or a dict, has no hash."""
+
+
 class Followed(Protocol):
     """What models compute from some time on, until ``behind`` is called, and whether it is read behind that."""
 
@@ -148,11 +153,11 @@ class Turns:
 
     def __init__(self, made: Callable[[], int], follow: Callable[[], Followed], given: Turn | None = None) -> None:
         self._made, self._follow, self._given = made, follow, given
-        self._watched: dict[tuple[CodeType, int], _Watched] = {}
-        self._last, self._in_step, self._where = 0, 0, frozenset[tuple[CodeType, int]]()
+        self._watched: dict[_Place, _Watched] = {}
+        self._last, self._in_step, self._where = 0, 0, frozenset[_Place]()
         self._found: _Loop | None = None
         self._n_steps = 0
-        self._called_at = set[tuple[CodeType, int]]()
+        self._called_at: dict[_Place, CodeType] = {}
         self.turn: Turn | None = None
         self.is_likely = self.is_possible = False
 
@@ -161,7 +166,7 @@ class Turns:
         if self.turn is not None or self._given is not None:
             return
         if not self._watched:
-            self._called_at |= {(frame.f_code, line) for frame, line in walk_stack(None)}
+            self._called_at |= {(id(frame.f_code), line): frame.f_code for frame, line in walk_stack(None)}
             return
         self._count()
         lines = _lines_of({code for code, _ in self._watched})
@@ -183,7 +188,7 @@ class Turns:
         self._count()
         made, self._in_step, self.is_likely, self.is_possible = self._in_step, 0, False, False
         for loop in _loops_around(frames):
-            watched = self._watched.setdefault((loop.code, loop.lines[0]), _Watched(loop))
+            watched = self._watched.setdefault((id(loop.code), loop.lines[0]), _Watched(loop))
             watched.begins_before = watched.begins_before or self._began_in(loop)
             self.is_possible = self.is_possible or watched.may_be_first
             watched.is_other = watched.is_other or watched.loop.inner != loop.inner
@@ -193,14 +198,14 @@ class Turns:
                 if beyond is not None and beyond < len(watched.steps) == watched.count:
                     self._find(watched)
         self._leave(set())
-        self._called_at = set()
+        self._called_at = {}
         return self.turn is not None
 
     def _began_in(self, loop: _Loop) -> bool:
         """Whether models were called in a loop before its first step, which is the program's first."""
-        return any(code is loop.code and loop.is_before(line) for code, line in self._called_at)
+        return any(code is loop.code and loop.is_before(line) for (_, line), code in self._called_at.items())
 
-    def _leave(self, where: set[tuple[CodeType, int]]) -> None:
+    def _leave(self, where: set[_Place]) -> None:
         for key in self._where - where:
             self._watched[key].steps_begin()
         self._where = frozenset(where)
@@ -229,12 +234,12 @@ class Turns:
         self._in_step += 0 if self._where else made
 
 
-def _lines_of(codes: set[CodeType]) -> dict[CodeType, int]:
+def _lines_of(codes: set[int]) -> dict[int, int]:
     """The lines that functions on the stack stand at, of these alone, by the innermost call of each."""
-    lines: dict[CodeType, int] = {}
+    lines: dict[int, int] = {}
     for frame, line in walk_stack(None):
-        if frame.f_code in codes:
-            lines.setdefault(frame.f_code, line)
+        if id(frame.f_code) in codes:
+            lines.setdefault(id(frame.f_code), line)
     return lines
 
 

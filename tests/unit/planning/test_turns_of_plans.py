@@ -43,7 +43,10 @@ class Flow:
 
 
 def told(folder: Path, text: str, beyond: int | None = 1, given: Turn | None = None) -> tuple[Turns, list[bool]]:
-    """Run a program that calls ``model()`` and ``step()``. Returns whether each step ended a turn."""
+    """Run a program that calls ``model()`` and ``step()``. Returns whether each step ended a turn.
+
+    Its code has no hash, as there is behind a graph break of Dynamo's.
+    """
     script = folder / "train.py"
     script.write_text(dedent(text))
     made, ends, flows = 0, [], list[Flow]()
@@ -71,7 +74,8 @@ def told(folder: Path, text: str, beyond: int | None = 1, given: Turn | None = N
         ends.append(turns.optimizer_stepped(frames, beyond=beyond))
 
     known = {"model": model, "step": step, "space": SimpleNamespace}
-    exec(compile(script.read_text(), str(script), "exec"), known)
+    code = compile(script.read_text(), str(script), "exec")
+    exec(code.replace(co_consts=(*code.co_consts, {})), known)
     return turns, ends
 
 
