@@ -26,6 +26,18 @@ def with_operands_moved(func: Any, args: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(_MOVES[func](*args))
 
 
+def goes_one_by_one(func: Any, args: Sequence[Any]) -> bool:
+    """Whether an operator copies tensors of a list one by one, as some of them go from one place to another
+    (``ForeachBinaryOpList.cu``)."""
+    return func is _ATEN._foreach_copy_.default and len({each.device for given in args[:2] for each in given}) > 1
+
+
+def one_by_one(into: Sequence[Any], given: Sequence[Any], non_blocking: bool = False) -> None:
+    """The copies of such an operator."""
+    for each, other in zip(into, given, strict=True):
+        each.copy_(other, non_blocking)
+
+
 def _indexed(rows: Any, indices: Sequence[Any], *others: Any) -> tuple[Any, ...]:
     return rows, _places(rows, indices), *others
 

@@ -342,6 +342,16 @@ def _product_added(rows: Any, left: Any, right: Any, out_dtype: torch.dtype, **f
     return left.new_empty((*left.shape[:-1], right.shape[-1]), dtype=out_dtype)
 
 
+def _with_numbers(overload: Any) -> Callable[..., Any]:
+    """An operator over lists that is given its factors as numbers, which it reads from a tensor of the host: torch's
+    rule finds that tensor on ``meta``."""
+
+    def made(rows: Any, left: Any, right: Any, factors: Any) -> Any:
+        return overload(rows, left, right, factors.tolist())
+
+    return made
+
+
 def _filled(*args: Any, out: Any, **factors: Any) -> Any:
     return out
 
@@ -456,6 +466,10 @@ ONLY_THERE: Mapping[Any, Callable[..., Any]] = {
         ),
         _like_second,
     ),
+    **{
+        getattr(_ATEN, name).Tensor: _with_numbers(getattr(_ATEN, name).ScalarList)
+        for name in ("_foreach_addcmul", "_foreach_addcmul_", "_foreach_addcdiv", "_foreach_addcdiv_")
+    },
     _ATEN.binomial.default: _drawn_from_two,
     _ATEN.histc.default: _histogram,
     _ATEN._ctc_loss_backward.default: _like_second,

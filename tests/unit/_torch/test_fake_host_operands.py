@@ -142,6 +142,29 @@ def test_indices_of_the_host_are_taken_where_nobody_listens(fake: FakeDevice, na
     assert made.shape == shape and rows.grad is not None
 
 
+@pytest.mark.parametrize("is_to_device", [True, False])
+def test_lists_are_copied_tensor_by_tensor_between_host_and_device(fake: FakeDevice, is_to_device: bool) -> None:
+    there = [torch.zeros(64, 32, device="cuda"), torch.zeros(8, device="cuda")]
+    here = [torch.rand(64, 32), torch.rand(8)]
+    heard = EagerCalls(lambda: None)
+    assert heard.start()
+    torch._foreach_copy_(*((there, here) if is_to_device else (here, there)), non_blocking=True)
+    torch._foreach_copy_(there, [each + 1 for each in there])
+    assert heard.stop() and not heard.faults
+    copies = [call for call in heard.calls if call.call.name == "aten::copy_"]
+    places = ("cuda:0", "cpu") if is_to_device else ("cpu", "cuda:0")
+    assert [(call.device, call.source_device) for call in copies] == [places, places]
+    assert all(call.call.constant(2) == "True" for call in copies)
+    assert heard.calls[-1].call.name == "aten::_foreach_copy_"
+
+
+@pytest.mark.parametrize("name", ["_foreach_addcmul_", "_foreach_addcdiv_", "_foreach_addcmul", "_foreach_addcdiv"])
+def test_factors_of_lists_are_read_from_a_tensor_of_the_host(fake: FakeDevice, name: str) -> None:
+    rows = [torch.zeros(64, 32, device="cuda"), torch.zeros(8, device="cuda")]
+    made = getattr(torch, name)(rows, rows, rows, torch.tensor([0.5, 0.7]))
+    assert [each.shape for each in made or rows] == [(64, 32), (8,)]
+
+
 def test_a_mask_of_bytes_chooses_as_one_of_truths_does(fake: FakeDevice) -> None:
     rows = _rows()
     assert rows[_every_other().to(torch.uint8).cuda()].shape == rows[_every_other().cuda()].shape == (32, 32)
