@@ -113,7 +113,17 @@ def _one_hot(chosen: Any, num_classes: int = -1) -> Any:
     return made.scatter_(-1, chosen.unsqueeze(-1), 1) if chosen.numel() else made
 
 
-_WITH_VALUES: Mapping[Any, Callable[..., Any]] = {torch.ops.aten.one_hot.default: _one_hot}
+def _split_at(rows: Any, places: Any, dim: int = 0) -> Any:
+    """By numbers that C++ reads from the host's memory (``tensor_split`` in ``TensorShape.cpp``)."""
+    if places.device.type != "cpu":
+        raise RuntimeError(f"tensor_split is given places on {places.device}, and takes them on the CPU alone")
+    return rows.tensor_split(places.tolist(), dim)
+
+
+_WITH_VALUES: Mapping[Any, Callable[..., Any]] = {
+    torch.ops.aten.one_hot.default: _one_hot,
+    torch.ops.aten.tensor_split.tensor_indices_or_sections: _split_at,
+}
 """Composites that go another way for tensors without values, and the one that they go on a device."""
 
 _has_kernel: Callable[[str, str], bool] = torch._C._dispatch_has_kernel_for_dispatch_key

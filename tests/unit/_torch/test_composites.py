@@ -35,6 +35,18 @@ def test_one_hot_is_made_in_a_plan_as_on_a_device(context: Callable[[], Abstract
     assert one_hot(torch.tensor([1, 0])).tolist() == [[0, 1], [1, 0]], "as ever after a plan"
 
 
+def test_a_tensor_is_split_at_places_that_came_from_the_device() -> None:
+    with FakeDevice(HOPPER):
+        rows = torch.rand(64, 32, device="cuda", requires_grad=True)
+        known = torch.tensor([3, 7]).cuda()
+        parts = torch.tensor_split(rows, known.cpu())
+        assert [len(each) for each in parts] == [3, 4, 57] and all(each.requires_grad for each in parts)
+        unknown = torch.randint(64, (2,), device="cuda").sort().values
+        assert sum(len(each) for each in torch.tensor_split(rows, unknown.cpu())) == 64
+        with pytest.raises(RuntimeError, match="on the CPU"):
+            torch.tensor_split(rows, known)
+
+
 def test_what_compiles_traces_one_hot_as_ever() -> None:
     names = []
 
