@@ -34,7 +34,10 @@ QUICK: tuple[tuple[str, ...], ...] = (("--check", "--quick"), ("--unseen", "--qu
 
 DRAWN = tuple(
     ROOT / f"data/h200/{name}_torch2.11.npz"
-    for name in ("grouped_layers", "positions", "more_layers", "more_passes", "narrow_layers", "stripe_layers")
+    for name in (
+        *("grouped_layers", "positions", "more_layers", "more_passes", "narrow_layers", "stripe_layers"),
+        *("large_layers", "large_passes"),
+    )
 )
 """What the networks have not seen."""
 TREES, TREES_OF_CONV2D, RATE, LEAST = 1500, 400, 0.1, 8

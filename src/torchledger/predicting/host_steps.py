@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from torchledger.fitting.call_costs import is_scaler
 from torchledger.nouns import Host, Launch, StepCall
+from torchledger.predicting.dear_operators import dear_us
 from torchledger.predicting.overheads import Mode, StepShape
 from torchledger.predicting.questions import is_over_lists
 from torchledger.predicting.step_calls import is_priced
@@ -31,6 +32,7 @@ STEP_COSTS: Mapping[str, float] = {
     "parameters": 20.7,
     "launching_calls": 13.1,
     "distinct_calls": 51.4,
+    "dear_calls_us": 1.0,
     "fused_tensors": 7.2,
     "foreach_tensors": 11.2,
     "listed_tensors": 1.3,
@@ -138,6 +140,7 @@ def work_of_host(shape: StepShape, mode: Mode, *, trains: bool) -> dict[str, flo
     work: dict[str, float] = {
         "launching_calls": shape.launching_calls,
         "distinct_calls": shape.distinct_calls,
+        "dear_calls_us": shape.dear_calls_us,
         "fused_tensors": shape.tensors - shape.foreach_tensors,
         "foreach_tensors": shape.foreach_tensors,
         "listed_tensors": shape.listed_tensors,
@@ -167,7 +170,7 @@ def is_convolving(call: StepCall) -> bool:
 def launching_us(call: StepCall, *, is_new: bool) -> float:
     """What an eager call that launches something costs a host of slowness 1; ``is_new``: the first of its name."""
     us = STEP_COSTS["launching_calls"] + is_new * STEP_COSTS["distinct_calls"]
-    return us + STEP_COSTS["convolutions"] * is_convolving(call)
+    return us + STEP_COSTS["convolutions"] * is_convolving(call) + dear_us(call)
 
 
 def shape_with_calls(
@@ -194,6 +197,7 @@ def shape_with_calls(
         launching_calls=len(loud),
         distinct_calls=len({call.name for call in loud}),
         convolving_calls=sum(map(is_convolving, loud)),
+        dear_calls_us=sum(map(dear_us, loud)),
         listed_tensors=sum(call.tensors or 0 for call in lists if "_fused_" not in call.name and call.kernels),
     )
 

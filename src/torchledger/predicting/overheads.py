@@ -47,8 +47,9 @@ class StepShape:
     them in lists of foreach operators; ``scalers`` are the gradient scalers that work beside them. ``parameters`` are
     the tensors that autograd gives a gradient at the end of the step's backward, ``launching_calls`` the eager
     operators outside an optimizer that launch something, ``distinct_calls`` how many of them differ by name,
-    ``convolving_calls`` how many are convolutions or gradients of such, and ``listed_tensors`` the tensors in all
-    lists of the foreach operators of optimizers.
+    ``convolving_calls`` how many are convolutions or gradients of such, ``dear_calls_us`` what those of other dear
+    kinds take of a usual host beside that, and ``listed_tensors`` the tensors in all lists of the foreach operators of
+    optimizers.
     """
 
     fused: int
@@ -66,6 +67,7 @@ class StepShape:
     distinct_calls: int = 0
     listed_tensors: int = 0
     convolving_calls: int = 0
+    dear_calls_us: float = 0.0
 
     @property
     def launches(self) -> int:
