@@ -494,6 +494,15 @@ def _local(tensor: Any) -> Any:
 
 
 def _gradient(tensor: Any) -> Any:
-    if not tensor.is_leaf or not tensor.requires_grad:
+    if not tensor.requires_grad or not _is_leaf(tensor):
         return None
     return _local(tensor.grad) if tensor.grad is not None else None
+
+
+def _is_leaf(tensor: Any) -> bool:
+    """Whether nothing has computed a tensor. Of a view made under ``no_grad`` whose base was written to since (traces
+    of a collective in place in a ``Function`` leave such behind) autograd refuses to say what has, so something did."""
+    try:
+        return bool(tensor.is_leaf)
+    except RuntimeError:
+        return False

@@ -84,6 +84,21 @@ def test_parameters_gradients_and_optimizer_state_are_known_by_their_names() -> 
     assert gradients and all(life.born is not None for life in gradients)
 
 
+def test_views_of_which_autograd_tells_no_more_cost_no_other_storage_its_life() -> None:
+    weight = torch.ones(64, requires_grad=True)
+    written = weight.clone()
+    with torch.no_grad():
+        view = written.view(8, 8)
+    written.mul_(2)
+    weight.grad = torch.zeros(64)
+
+    memory = watched(lambda: weight.detach().add(1))
+
+    assert view.requires_grad  # and asked whether it is a leaf, it raises
+    gradient = weight.grad.untyped_storage().nbytes()
+    assert len(born(memory)) == 1 and gradient in {life.nbytes for life in memory.lives if life.born is None}
+
+
 def test_the_state_that_a_compiled_optimizers_graph_holds_as_a_buffer_is_the_optimizers() -> None:
     model = torch.nn.Linear(3, 7)
     optimizer = torch.optim.Adam(model.parameters())

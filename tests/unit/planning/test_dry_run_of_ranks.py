@@ -6,6 +6,7 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -95,6 +96,33 @@ def test_what_was_computed_before_is_given_to_a_compiled_model_of_ddp(tmp_path: 
     run_without_device(program, tmp_path / "plan.ledger", GPU, world=WorldSpec(0, 2))
     with open_ledger(tmp_path / "plan.ledger") as ledger:
         assert [each.operation for each in ledger.read(Collective)] == ["all_reduce"]
+
+
+def test_a_gradient_that_a_compiled_function_reduces_in_place_is_in_the_step(tmp_path: Path) -> None:
+    """As Megatron's layers do; the trace leaves a view behind of which autograd refuses to tell."""
+
+    class Reduced(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+            gradient = gradients[0].contiguous()
+            dist.all_reduce(gradient)
+            return gradient
+
+    def program() -> None:
+        dist.init_process_group("nccl")
+        first, second = nn.Linear(8, 8).cuda(), nn.Linear(8, 8).cuda()
+        compiled = torch.compile(lambda x: second(Reduced.apply(first(x)).relu()), backend="aot_eager")
+        parameters = [*first.parameters(), *second.parameters()]
+        _train(lambda: compiled(torch.zeros(4, 8, device="cuda")).sum(), parameters)
+
+    run_without_device(program, tmp_path / "plan.ledger", GPU, world=WorldSpec(0, 2))
+    with open_ledger(tmp_path / "plan.ledger") as ledger:
+        found = [(each.operation, each.message_bytes) for each in ledger.read(Collective)]
+    assert found == [("all_reduce", 4 * 8 * 4)]
 
 
 def test_products_that_are_one_operator_with_a_collective_are_priced_apart(tmp_path: Path) -> None:
