@@ -24,6 +24,7 @@ from torchledger.errors import MeasureError
 from torchledger.nouns import Breakdown, Gap, Launch, StepFoundBy
 from torchledger.profiling.event_times import breakdown_of_calls
 from torchledger.profiling.records import records_of_recording
+from torchledger.profiling.unlike_steps import lines_of_graphs, what_differs
 from torchledger.signals import let_through, signals_deferred
 from torchledger.stepping.marks import PACKAGE_MARK
 from torchledger.stepping.meeting import Meeting
@@ -393,15 +394,28 @@ class StepProfiler(Watcher):
         graphs = len([name for name in self._launches if direction_of(name) != "backward"])
         recorder = self._recorder
         return why_no_step(
-            recording, graphs=graphs, warmup=recorder.warmup, needed=recorder.needed, is_plan=self._only_hears
+            recording,
+            graphs=graphs,
+            warmup=recorder.warmup,
+            needed=recorder.needed,
+            is_plan=self._only_hears,
+            lines=lines_of_graphs(self._launches),
         )
 
 
-def why_no_step(recording: StepRecording, *, graphs: int, warmup: int, needed: int, is_plan: bool = False) -> str:
+def why_no_step(
+    recording: StepRecording,
+    *,
+    graphs: int,
+    warmup: int,
+    needed: int,
+    is_plan: bool = False,
+    lines: Mapping[str, str] | None = None,
+) -> str:
     """Why nothing was profiled, or with ``is_plan`` planned, and the options with which the steps there were would do.
 
     ``graphs`` is how many forwards and inference graphs were compiled, ``needed`` how many steps a profile takes,
-    ``warmup`` of them before it.
+    ``warmup`` of them before it; ``lines`` are those of the program that graphs come of.
     """
     least, seen, called = needed - warmup, recording.begun, sum(recording.called.values())
     who = "a plan" if is_plan else "the profile"
@@ -419,18 +433,24 @@ def why_no_step(recording: StepRecording, *, graphs: int, warmup: int, needed: i
             f"no step was found: what the program called since it last compiled ({calls}) repeats itself in no "
             f"order that {who} knows, and it needs {needed} steps. End each with torchledger.step()"
         )
-    steps = f"{seen} step{'' if seen == 1 else 's'}"
+    steps, differs = f"{seen} step{'' if seen == 1 else 's'}", what_differs(recording.kinds, lines)
     reason = f"the program ended after {steps} without compilation, and {who} needs {needed}. "
     if seen >= needed and recording.why_not == TOO_SOON:
         alike = recording.kinds[0].count if recording.kinds else 0
+        unlike = "" if differs is None else f" (they differ in how often one calls: {differs})"
         return (
             f"the program ended after {steps} without compilation, {alike} of them of the most frequent kind, before "
-            "one of these came again to be recorded. Run more steps, or end each with torchledger.step()"
+            f"one of these came again to be recorded{unlike}. Run more steps, or end each with torchledger.step()"
+        )
+    if is_plan and seen > needed and differs is not None:
+        return (
+            f"the program ended after {steps} without compilation, and those that {who} heard were not alike: one "
+            f"calls {differs}. One is planned as it is when nine were not: run more steps, or have each call the same"
         )
     if is_plan and seen > needed:
         return (
-            f"the program ended after {steps} without compilation, of which no two in a row that {who} heard were "
-            "alike; one is planned as it is when nine were not. Run more steps"
+            f"the program ended after {steps} without compilation, of which {who} heard none to its end. End each with "
+            "torchledger.step()"
         )
     if is_plan:
         return f"{reason}Run more steps, or end each with torchledger.step()"

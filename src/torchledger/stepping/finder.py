@@ -60,7 +60,8 @@ _MAX_TOKENS = 65536
 Signature = tuple[tuple[str, int], ...]
 """How often a step called each graph and optimizer, by name."""
 
-_OTHER_KINDS: Signature = (("other kinds", 1),)
+OTHER_KINDS: Signature = (("other kinds", 1),)
+"""What stands for the kinds beyond those that are told apart."""
 
 
 @dataclass(frozen=True)
@@ -415,5 +416,5 @@ class StepFinder:
         self._open = _Open()
         if step.is_plain:
             known = step.calls in self._kinds or len(self._kinds) < _MAX_KINDS
-            self._kinds[step.calls if known else _OTHER_KINDS] += 1
+            self._kinds[step.calls if known else OTHER_KINDS] += 1
         return step

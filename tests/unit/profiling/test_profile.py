@@ -180,9 +180,10 @@ def test_the_warmup_that_would_do_is_named_and_does(ran: int, warmup: int, said:
 
 
 def test_steps_of_a_kind_that_did_not_come_again_are_counted() -> None:
-    recording = StepRecording(begun=12, kinds=(StepKind(5, {"forward_0": 1}),), why_not=TOO_SOON)
-    said = why_no_step(recording, graphs=1, warmup=3, needed=8)
+    kinds = (StepKind(5, {"forward_0": 1}), StepKind(4, {"forward_0": 1, "forward_1": 1}))
+    said = why_no_step(StepRecording(begun=12, kinds=kinds, why_not=TOO_SOON), graphs=1, warmup=3, needed=8)
     assert said.startswith("the program ended after 12 steps without compilation, 5 of them of the most frequent kind")
+    assert "(they differ in how often one calls: forward_1 0 or 1 times)" in said
 
 
 def test_a_program_that_compiles_in_every_step_is_told_so(tmp_path: Path) -> None:
@@ -484,9 +485,17 @@ def test_calls_that_repeat_and_wait_for_an_optimizer_that_never_steps_are_said_t
 
 
 def test_a_plan_of_steps_that_are_all_unlike_does_not_say_that_they_are_too_few() -> None:
-    recording = StepRecording(found_by="optimizer", begun=6)
-    said = why_no_step(recording, graphs=6, warmup=1, needed=2, is_plan=True)
-    assert "6 steps" in said and "alike" in said and "needs 2" not in said
+    kinds = tuple(StepKind(1, {"forward_0": turns, "SGD.step": 1}) for turns in range(3, 9))
+    recording = StepRecording(found_by="optimizer", begun=6, kinds=kinds)
+    said = why_no_step(recording, graphs=6, warmup=1, needed=2, is_plan=True, lines={"forward_0": "train.py:12"})
+    assert "6 steps" in said and "needs 2" not in said
+    assert "not alike: one calls forward_0 (of train.py:12) 3 to 8 times." in said
+
+
+def test_a_plan_that_heard_no_step_to_its_end_does_not_say_that_they_were_unlike() -> None:
+    recording = StepRecording(found_by="optimizer", begun=6, kinds=(StepKind(6, {"SGD.step": 1}),))
+    said = why_no_step(recording, graphs=0, warmup=1, needed=2, is_plan=True)
+    assert "6 steps" in said and "alike" not in said and "none to its end" in said
 
 
 def test_a_rank_whose_profile_cannot_be_written_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
