@@ -265,8 +265,10 @@ class _StepHearer(StepProfiler):
         super()._hear_no_calls()
         if not self._is_running:
             return
-        self._keep()
-        self._ending.end()
+        try:
+            self._keep()
+        finally:
+            self._ending.end()
 
     def _keep(self) -> None:
         """Write down the step that was heard, if it was not yet."""
@@ -275,7 +277,11 @@ class _StepHearer(StepProfiler):
             recording = self._kept  # what was found since is of a longer step, which was not heard
         if not self.has_step and recording.heard is not None and recording.memory is not None:
             self._rare.hearing_ended()
-            self._capture.add(*self._records(recording))
+            try:
+                self._capture.add(*self._records(recording))
+            except Exception as error:
+                self._why_not_written = f"{type(error).__name__}: {error}"
+                raise
             self.has_step = True
 
     def _hearing_begins(self) -> None:
@@ -288,7 +294,7 @@ class _StepHearer(StepProfiler):
         from torchledger._torch.optimizers import has_other_optimizer
 
         recording = self._recorder.result()
-        if recording.heard is None:
+        if recording.heard is None or recording.memory is None:
             return False
         now_s = time.monotonic()
         if self._kept is None or self._kept.heard is not recording.heard:
@@ -398,6 +404,10 @@ class _StepHearer(StepProfiler):
     def why_not(self) -> str:
         """Why there is no step."""
         recording = self._recorder.result()
+        if self._why_not_written is not None:
+            return f"one was heard, and could not be written down: {self._why_not_written}"
+        if recording.why_not is None and recording.why_not_heard is not None:
+            return f"one ended, and was not heard as a plan needs it: {recording.why_not_heard}"
         return recording.why_not or self._too_few_steps(recording)
 
     def _records(self, recording: StepRecording) -> list[Any]:

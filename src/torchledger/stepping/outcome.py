@@ -113,6 +113,7 @@ class Outcome:
             called=finder.calls_without_step,
             waited_for_optimizer=finder.waits_for_optimizer,
             why_not=self.why_not,
+            why_not_heard=self.why_not_heard,
             notes=(
                 *self._said_of(found, counts_eager=counts_eager),
                 *self._said_of_later(own_later),

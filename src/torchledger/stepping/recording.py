@@ -26,7 +26,8 @@ class StepRecording:
     the reader removes. ``heard`` are the eager operators of another step, ``memory`` its storages, ``eager_flops`` the
     FLOPs by operator of one that ran eagerly as a whole, where that was asked for; ``allocations`` what the CPU's
     allocator gave and took back in each recorded step (nanoseconds since its beginning, bytes). ``why_not``
-    says why there is no trace; ``spans`` are then the graphs' calls by CUDA events where a GPU was in use. ``begun``
+    says why there is no trace; ``spans`` are then the graphs' calls by CUDA events where a GPU was in use.
+    ``why_not_heard`` says why eager operators or storages are not known, or not all. ``begun``
     counts steps with one that was under way, ``called`` what was called in no step, since something compiled for the
     last time; these repeat where it ``waited_for_optimizer``, which holds what they use and has not stepped.
     """
@@ -52,4 +53,5 @@ class StepRecording:
     called: Counter[str] = field(default_factory=Counter)
     waited_for_optimizer: bool = False
     why_not: str | None = None
+    why_not_heard: str | None = None
     notes: tuple[str, ...] = ()

@@ -340,6 +340,45 @@ def test_a_program_that_ends_too_soon_is_told(tmp_path: Path) -> None:
         run_without_device(script_program(str(script), ("--steps", "1")), tmp_path / "short.ledger", H200)
 
 
+def _counted(turns: list[int]) -> Callable[[], None]:
+    """Trains for 40 steps, which it counts."""
+
+    def program() -> None:
+        layer = nn.Linear(8, 8).cuda()
+        optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+        for turn in range(40):
+            turns.append(turn)
+            layer(torch.zeros(4, 8, device="cuda")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return program
+
+
+def test_a_step_that_was_not_heard_as_a_plan_needs_it_is_told_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("a tensor that says nothing of itself")
+
+    monkeypatch.setattr("torchledger._torch.storages._names", fail)
+    with pytest.raises(PlanError, match=r"not heard as a plan needs it: .*KeyError: 'a tensor that says nothing"):
+        run_without_device(_counted([]), tmp_path / "plan.ledger", H200)
+
+
+def test_a_step_that_cannot_be_written_down_is_told_with_the_reason_and_ends_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise KeyError("no such operator")
+
+    monkeypatch.setattr("torchledger.planning.dry_run.record_heard_step", fail)
+    turns: list[int] = []
+    with pytest.raises(PlanError, match="could not be written down: KeyError: 'no such operator'"):
+        run_without_device(_counted(turns), tmp_path / "plan.ledger", H200)
+    assert len(turns) < 40
+
+
 def test_a_script_that_is_not_there_is_told() -> None:
     with pytest.raises(UsageError, match=r"nowhere\.py is not a file"):
         script_program("nowhere.py", ())
