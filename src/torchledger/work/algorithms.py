@@ -449,16 +449,29 @@ _FEW_INDICES, _INDEX_BLOCK, _INDEX_BLOCKS = 16, 128, 132 * 8
 def _grouped(call: _Call) -> Parts | None:
     """Of norms of groups each group has a block, or a warp if it is small (``group_norm_kernel.cu``): blocks that do
     not fit at once follow one another, and those of the last ones are waited for. All numbers are then gone through
-    once more."""
+    once more. Their gradients have a block or a warp for each channel of each picture, and sum over pictures."""
     shape, groups = call.shapes[0], call.number("group")
-    if call.is_backward or not is_contiguous(call.tensors[0]):
+    if not is_contiguous(call.tensors[0]):
         return None
+    if call.is_backward:
+        channel = math.prod(shape[2:])
+        threads = GROUP_BLOCK if channel >= GROUP_BLOCK else _WARP
+        waves = waves_of(shape[0] * shape[1], threads)
+        by_block = math.ceil(shape[0] / _WARP) if shape[0] > _SUMMED_BY_THREADS else shape[0]
+        return Parts(
+            "small channels" if threads == _WARP else "channels",
+            (1, waves, waves * math.ceil(channel / threads) / 1e1, call.megabytes, by_block / 1e1),
+        )
     rows = shape[0] * groups
     size = math.prod(shape) // rows
     threads = GROUP_BLOCK if size >= GROUP_BLOCK else _WARP
     waves, steps = waves_of(rows, threads), math.ceil(size / threads)
     way = "small groups" if threads == _WARP else "groups"
     return Parts(way, (1, waves, waves * steps / 1e1, call.megabytes))
+
+
+_SUMMED_BY_THREADS = 128
+"""Pictures up to which one thread sums a channel's gradient over all of them."""
 
 
 def _by_norm(call: _Call) -> Parts:

@@ -324,7 +324,6 @@ def test_groups_that_do_not_fit_at_once_follow_one_another(pictures: int, channe
     )
     assert less is not None and more is not None and less.way == ("groups" if pixels >= 512 else "small groups")
     assert all(one <= other for one, other in zip(less.amounts, more.amounts, strict=True))
-    assert parts_of("aten::native_group_norm_backward", [_tensor(2, 4, 9)] * 2, settings) is None
 
 
 def test_weights_by_norms_over_their_last_dimension_wait_for_rows_in_turn() -> None:
@@ -432,3 +431,18 @@ def test_what_is_recorded_otherwise_has_no_parts() -> None:
     assert parts_of("aten::_cudnn_rnn", [_tensor(4, 4, 4)], None) is None
     assert parts_of("aten::grid_sampler_2d", [_tensor(4, 4, 4, 4)], ()) is None
     assert parts_of("aten::convolution", [_tensor(4, 4, 4, 4, 4)], (("transposed", (0,)),)) is None
+
+
+def test_the_gradient_of_a_norm_of_groups_has_a_warp_for_each_small_channel_of_each_picture() -> None:
+    settings = (("group", (32,)),)
+
+    def gradient(count: int, channels: int, side: int) -> Parts:
+        picture = _tensor(count, channels, side, side)
+        parts = parts_of("aten::native_group_norm_backward", [picture, picture], settings, bytes_moved=10**6)
+        assert parts is not None
+        return parts
+
+    small, large = gradient(256, 512, 3), gradient(16, 64, 64)
+    assert (small.way, large.way) == ("small channels", "channels")
+    assert small.amounts[1] > large.amounts[1]
+    assert gradient(128, 64, 64).amounts[4] > gradient(129, 64, 64).amounts[4]
