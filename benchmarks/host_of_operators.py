@@ -1,5 +1,9 @@
 """What single eager operators cost the host: ``python benchmarks/host_of_operators.py -o FILE``, on a GPU.
 
+``python benchmarks/host_of_operators.py --told data/h200/host_operators_torch2.11.json`` prints what two machines
+said: beside ``aten::mul``, and what a call takes of a host of slowness 1 more than a usual one
+(``predicting/dear_operators.py``).
+
 Each operator is called on tensors of a few elements, so that the host decides, in rounds that take turns; of those that
 wait for the device the whole wait is counted, since nothing was queued before them. Prints what a call takes beside one
 of ``aten::mul`` in the same round (median, and the range of the middle half), and writes medians with the host as
@@ -12,7 +16,7 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,9 +26,15 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchledger.device.host import measure_host
+from torchledger.nouns import Host
+from torchledger.predicting.host_steps import slowness_of
+
+NEEDS: tuple[str, ...] = ("cuda",)
+RUNS: tuple[tuple[str, ...], ...] = (("-o", "{out}/operators.json"),)
 
 ROUNDS, CALLS = 15, 60
-REFERENCE = "mul"
+REFERENCE, USUAL = "mul", 1.15
+"""What others are beside, and what the middle one of those that most steps are made of takes beside it."""
 
 
 def operators(device: str) -> dict[str, Callable[[], Any]]:
@@ -186,6 +196,20 @@ def measure(device: str, *, rounds: int = ROUNDS, calls: int = CALLS) -> dict[st
     return times
 
 
+def print_told(machines: Sequence[Mapping[str, Any]]) -> None:
+    """A row for each operator that was measured last: beside ``aten::mul`` on each machine, and more than usual."""
+    known = Host.__dataclass_fields__
+    slow = [
+        slowness_of(Host(**{name: value for name, value in each["host"].items() if name in known})) or 1.0
+        for each in machines
+    ]
+    print("| operator | beside mul | more than usual, us |\n|---|---|---|")
+    for name, us in sorted(machines[-1]["us"].items(), key=lambda item: -float(item[1])):
+        ratios = [f"{each['us'][name] / each['us'][REFERENCE]:.2f}" for each in machines if name in each["us"]]
+        more = (us - USUAL * machines[-1]["us"][REFERENCE]) / slow[-1]
+        print(f"| {name} | {', '.join(ratios)} | {more:.0f} |")
+
+
 def _wait(device: str) -> None:
     if device != "cpu":
         torch.cuda.synchronize()
@@ -194,10 +218,16 @@ def _wait(device: str) -> None:
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("-o", "--output", type=Path)
+    parser.add_argument("--told", type=Path, help="print what was measured before")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     options = parser.parse_args()
+    if options.told is not None:
+        print_told(json.loads(options.told.read_text()))
+        return
+    if options.output is None:
+        parser.error("say with -o where to write")
     times = measure(options.device, rounds=options.rounds)
     print("| operator | us | beside mul | middle half |\n|---|---|---|---|")
     for name, found in times.items():
