@@ -1,8 +1,8 @@
 """Eager operators that need far more of the host than others do: what they take beside a usual one.
 
-Most operators that launch something need about the same (one in two is within a fifth of ``aten::mul``). Some ask a
-library for its plan, launch a dozen kernels, or wait for a number to know how much they return. Measured on the hosts
-of two machines, whose ratios to ``aten::mul`` agree within a tenth (``benchmarks/host_of_operators.py``; torch 2.11).
+Element-wise operators, reductions, copies and lookups need about the same. Some others ask a library for its plan,
+launch a dozen kernels, or wait for a number to know how much they return. Measured on the hosts of two machines, whose
+ratios to ``aten::mul`` differ by 2 % in the median (``benchmarks/host_of_operators.py``; torch 2.11).
 """
 
 from __future__ import annotations
