@@ -47,7 +47,7 @@ class Meeting:
         """What is done one after the other: values at one place, or all that do not run at once.
 
         >>> Meeting(1, 10, 5120, 576).steps, Meeting(7_368_128, 3, 9, 1).steps
-        (512, 62799)
+        (512, 62797)
         """
         meeting = max(1.0, self.taken / self.places)
         each = _LEFT_IDLE if self.width <= _WARP else -(-self.width // (_WARP * _READ_AT_ONCE))
