@@ -153,6 +153,15 @@ def keep_out_of(patches: Patches, folder: str) -> None:
     pass_through(patches, trace_rules, "check", check)
 
 
+def forget_what_was_compiled(patches: Patches) -> None:
+    """Have Dynamo begin as in a new process, now and when the patches are undone: it keeps what it compiled, and gave
+    up, with the code of a function, whatever device, kernels and tensors that was for."""
+    import torch._dynamo
+
+    torch._dynamo.reset()
+    patches.on_undo(torch._dynamo.reset)
+
+
 def make_states_under(patches: Patches, mode: AbstractContextManager[Any]) -> None:
     """What an optimizer first keeps of its parameters is made under ``mode`` where its step is compiled, too.
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from torchledger._torch.composites import fused_with_collectives, unfused
-from torchledger._torch.dynamo import keep_out_of, make_states_under
+from torchledger._torch.dynamo import forget_what_was_compiled, keep_out_of, make_states_under
 from torchledger._torch.fake_packages import package_without_libraries
 from torchledger._torch.fake_tensors import FakeTensors
 from torchledger._torch.fake_triton import patch_triton
@@ -33,7 +33,7 @@ def compile_for_fake_device(
     patches: Patches, device: Device, decisions: dict[str, int], mode: FakeTensors, pays: Pays
 ) -> None:
     """Have what is compiled until the patches are undone be for ``device``. Decisions are counted by name; whether a
-    product is padded is what ``pays`` says.
+    product is padded is what ``pays`` says. What was compiled before is forgotten, and this is when they are undone.
 
     Graphs of the host make tensors of ``mode`` and compute nothing either: what they are given has no values.
     """
@@ -41,6 +41,7 @@ def compile_for_fake_device(
     def note(what: str) -> None:
         decisions[what] = decisions.get(what, 0) + 1
 
+    forget_what_was_compiled(patches)
     keep_out_of(patches, str(Path(__file__).parent))
     make_states_under(patches, mode)
     _tell_of_device(patches)

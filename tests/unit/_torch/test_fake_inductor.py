@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch._inductor.fx_passes import joint_graph, pad_mm, post_grad
@@ -36,6 +38,24 @@ def test_a_product_is_padded_where_that_pays_and_asked_about_as_it_is(
     assert ("constant_pad_nd" in graph.code) == pays
     word = "padded" if pays else "not padded"
     assert fake.decisions == {f"a product that is not aligned: {word}": 1}
+
+
+def test_nothing_that_was_compiled_outlives_the_device_or_comes_into_it() -> None:
+    """Dynamo keeps with a function's code what it compiled of it, which calls no kernels there."""
+    compiled: list[str] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., object]:
+        compiled.append("inside" if inputs[0].is_cuda else "outside")
+        return graph.forward
+
+    doubled = torch.compile(lambda x: x + x, backend=backend)
+    doubled(torch.ones(3))
+    for _ in range(2):
+        with FakeDevice(MADE_UP):
+            doubled(torch.ones(3, device="cuda"))
+            doubled(torch.ones(3, device="cuda"))
+    assert doubled(torch.ones(3)).tolist() == [2.0, 2.0, 2.0]
+    assert compiled == ["outside", "inside", "inside", "outside"]
 
 
 def test_products_and_collectives_stay_apart_and_that_is_counted() -> None:

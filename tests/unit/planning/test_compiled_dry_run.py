@@ -115,6 +115,44 @@ def test_the_state_of_an_optimizer_that_is_compiled_is_made_on_the_device(tmp_pa
     assert step.found_by == "optimizer" and [call.phase for call in calls if call.kind == "graph"] == ["optimizer"]
 
 
+def test_a_compiled_optimizer_is_planned_as_ever_behind_a_plan_of_one_that_no_graph_holds(tmp_path: Path) -> None:
+    def training(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+        _train_by(torch.compile(lambda: optimizer.step()), model, optimizer)
+
+    def fused() -> None:
+        model = nn.Linear(WIDTH, WIDTH).cuda()
+        training(torch.optim.AdamW(model.parameters(), fused=True), model)
+
+    def foreach() -> None:
+        model = nn.Linear(WIDTH, WIDTH).cuda()
+        training(torch.optim.AdamW(model.parameters(), torch.tensor(1e-3)), model)
+
+    run_without_device(fused, tmp_path / "fused.ledger", MADE_UP)
+    with open_ledger(run_without_device(foreach, tmp_path / "plan.ledger", MADE_UP).path) as reader:
+        assert {launch.category for launch in reader.read(Launch)} == {"foreach"}
+
+
+def test_what_is_compiled_is_planned_again_as_it_was(path: Path, tmp_path: Path) -> None:
+    again = run_without_device(program, tmp_path / "again.ledger", MADE_UP).path
+    with open_ledger(path) as first, open_ledger(again) as second:
+        for kind in (Launch, StepMemory):
+            assert first.read(kind) == second.read(kind)
+        assert [each.name for each in first.read(StepCall)] == [each.name for each in second.read(StepCall)]
+
+
+def test_what_a_plan_compiled_for_the_host_computes_again_behind_it(tmp_path: Path) -> None:
+    layer = nn.LayerNorm(WIDTH).requires_grad_(False)
+    compiled = torch.compile(lambda x: layer(x) + 1)
+
+    def serving() -> None:
+        while True:
+            compiled(torch.randn(BATCH, WIDTH))
+
+    run_without_device(serving, tmp_path / "plan.ledger", MADE_UP)
+    inputs = torch.arange(float(BATCH * WIDTH)).view(BATCH, WIDTH)
+    assert torch.allclose(compiled(inputs), layer(inputs) + 1, atol=1e-4)
+
+
 def test_the_books_of_a_plan_balance(path: Path) -> None:
     with open_ledger(path) as reader:
         books = balance_books(open_books(reader))
