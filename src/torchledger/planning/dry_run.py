@@ -155,7 +155,7 @@ class _StepHearer(StepProfiler):
         self._loading = loading
         self._given_up: list[GivenUp] = []
         self._replays_before, self.replays_unheard = 0, False
-        tools = _tools(self._marks, self._listeners, self._hearing_begins)
+        tools = _tools(self._marks, self._listeners, self._hearing_begins, tensors)
         super().__init__(capture, warmup=_WARMUP, only_hears=True, tools=tools)
 
     def _hear_modules_until_compiled(self) -> None:
@@ -469,10 +469,16 @@ def _graph_calls(recording: StepRecording) -> int:
     return sum(isinstance(entry, str) for entry in recording.memory.entries)
 
 
-def _tools(marks: list[str], listeners: list[tuple[EagerCalls, int]], hearing_begins: Callable[[], None]) -> Tools:
+def _tools(
+    marks: list[str],
+    listeners: list[tuple[EagerCalls, int]],
+    hearing_begins: Callable[[], None],
+    tensors: FakeTensors,
+) -> Tools:
     """What a recorder needs of torch, on a device that does nothing; it keeps marks of graph calls, and listeners, each
     with how many marks there were before it."""
     from torchledger._torch import steps
+    from torchledger._torch.optimizers import has_other_optimizer
 
     def mark(name: str) -> Any:
         marks.append(name)
@@ -486,7 +492,7 @@ def _tools(marks: list[str], listeners: list[tuple[EagerCalls, int]], hearing_be
     tools = types.SimpleNamespace(**vars(steps))
     tools.listener = listener
     # Graphs are given what is gathered of sharded parameters, which no optimizer holds.
-    tools.holds_optimizer = lambda parameters: steps.holds_optimizer(None)
+    tools.holds_optimizer = lambda parameters: has_other_optimizer(frozenset(), tensors)
     tools.mark, tools.has_cuda, tools.synchronize = mark, lambda: False, lambda: None
     tools.is_profiling = lambda: True  # a first call under CUDA graphs is not recorded
     return cast(Tools, tools)

@@ -153,6 +153,25 @@ def test_what_a_plan_compiled_for_the_host_computes_again_behind_it(tmp_path: Pa
     assert torch.allclose(compiled(inputs), layer(inputs) + 1, atol=1e-4)
 
 
+def test_an_optimizer_of_another_program_is_not_waited_for_where_calls_are_compiled(tmp_path: Path) -> None:
+    others: list[torch.optim.Optimizer] = []
+
+    def training() -> None:
+        model = nn.Linear(WIDTH, WIDTH).cuda()
+        others.append(torch.optim.SGD(model.parameters(), 0.1))
+        _train_by(others[0].step, model, others[0])
+
+    def serving() -> None:
+        compiled = torch.compile(nn.Linear(WIDTH, 8).cuda().requires_grad_(False))
+        for _ in range(12):
+            compiled(torch.randn(BATCH, WIDTH, device="cuda"))
+
+    run_without_device(training, tmp_path / "training.ledger", MADE_UP)
+    with open_ledger(run_without_device(serving, tmp_path / "plan.ledger", MADE_UP).path) as reader:
+        (step,) = reader.read(Step)
+    assert step.found_by == "period" and others
+
+
 def test_the_books_of_a_plan_balance(path: Path) -> None:
     with open_ledger(path) as reader:
         books = balance_books(open_books(reader))
