@@ -1,7 +1,7 @@
 """A CUDA device that is not there, on a machine with or without a CUDA build of torch.
 
 ``FakeDevice`` answers all that a program, torch, Inductor and Triton ask of a GPU by the record of one; nothing runs on
-it. Everything is taken back when it is left.
+it. Everything is taken back when it is left, also what the program has set of torch.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from torchledger._torch.fake_tensors import FakeTensors
 from torchledger._torch.fake_threads import FakeThreads
 from torchledger._torch.fake_tools import answer_for_tools
 from torchledger._torch.patching import Patches, pass_through
+from torchledger._torch.program_settings import keep_settings
 from torchledger.errors import PlanError
 from torchledger.nouns import Device
 from torchledger.work.unaligned import Pays, stays_as_it_is
@@ -81,6 +82,9 @@ class FakeDevice:
                 "NVIDIA device (`torchledger devices` lists them)."
             )
         with contextlib.ExitStack() as stack:
+            settings = Patches()
+            stack.callback(settings.undo)
+            keep_settings(settings)
             library = load_library()
             library.install(lambda asked: choose_attention(asked, capability), device=self.index)
             stack.callback(library.uninstall)

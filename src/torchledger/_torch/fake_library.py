@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from torchledger._torch.program_settings import by_default
 from torchledger.errors import PlanError
 from torchledger.store.cache_folder import cache_folder
 
@@ -404,7 +405,8 @@ class FakeLibrary:
             self._library.forget_timer()
         # The first backward of a process starts a thread for each device: none while none is counted.
         torch._C._set_multithreading_enabled(False)
-        torch.zeros((), requires_grad=True).clone().backward()
+        with by_default():
+            torch.zeros((), requires_grad=True).clone().backward()
         self._library.count_devices(device)
 
     def uninstall(self) -> None:
