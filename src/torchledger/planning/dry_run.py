@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import runpy
 import sys
@@ -285,6 +286,7 @@ class _StepHearer(StepProfiler):
             self.has_step = True
 
     def _hearing_begins(self) -> None:
+        gc.collect()  # cycles that compiling has left hold tensors until Python happens to look for them
         self._rare.hearing_begins()
         self._outside.hearing_begins()
         self._loading.hearing_begins()

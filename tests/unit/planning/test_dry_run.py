@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import sys
 from collections.abc import Callable
@@ -446,6 +447,27 @@ def test_a_list_of_a_tensors_values_is_waited_for_at_its_line(tmp_path: Path) ->
     assert [line for line in waited.sources if not line.startswith(__file__)] == [], (
         "what runs the program is no part of it"
     )
+
+
+def test_garbage_that_nothing_has_collected_yet_is_not_in_a_steps_memory(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """When Python next looks for cycles is chance: it depends on all that the process did before."""
+
+    def program() -> None:
+        layer = nn.Linear(8, 8).cuda()
+        optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+        held: dict[str, object] = {"tensor": torch.zeros(12_345, device="cuda")}
+        held["itself"] = held
+        del held
+        while True:
+            layer(torch.zeros(4, 8, device="cuda")).sum().backward()
+            optimizer.step()
+
+    gc.disable()
+    request.addfinalizer(gc.enable)
+    with open_ledger(run_without_device(program, tmp_path / "plan.ledger", H200).path) as reader:
+        assert 4 * 12_345 not in {each.nbytes for each in reader.read(LiveStorage)}
 
 
 def test_copies_over_the_bus_are_priced_by_the_memory_that_they_read_or_fill(tmp_path: Path) -> None:
