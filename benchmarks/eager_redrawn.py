@@ -1,10 +1,12 @@
 """Gives calls that were recorded before records had settings those of the same calls, drawn again without a device.
 
     python benchmarks/eager_redrawn.py data/h200/eager_torch2.11.json.gz SEED:COUNT ...
+    python benchmarks/eager_redrawn.py data/h200/meeting_torch2.11.json.gz --drawing meeting SEED:COUNT ...
 
 A row of program ``eager-SEED`` (``eager_strangers_cuda.py --seed SEED --count COUNT``) has the settings of the drawn
 call of its name and tensors, and the bytes of one that makes a tensor of another size; where several such calls differ
-in them it has none. Tensors are drawn on the meta device.
+in them it has none. Tensors are drawn on the meta device. With ``--drawing`` rows are of programs ``meeting_SEED``, and
+those of ``index`` get the settings and the bytes of dimensions that are not the first.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import Any
 Key = tuple[Any, ...]
 
 
-def settings_of_draw(seed: int, count: int) -> dict[Key, dict[str, Any] | None]:
+def settings_of_draw(seed: int, count: int, drawing: Any = None) -> dict[Key, dict[str, Any] | None]:
     """By name and shapes of tensors: what the drawn calls were asked for and move, ``None`` where they differ in it."""
     import torch
     from eager_calls_drawn import Pool, draw
@@ -29,7 +31,7 @@ def settings_of_draw(seed: int, count: int) -> dict[Key, dict[str, Any] | None]:
 
     pool = Pool("meta", 2**30, seed)
     found: dict[Key, set[Any]] = {}
-    for number, (_, call, tensors) in enumerate(draw(seed, count, pool, most_elements=2**27)):
+    for number, (_, call, tensors) in enumerate(draw(seed, count, pool, most_elements=2**27, drawing=drawing)):
         heard = EagerCalls(lambda: None)
         heard.start()
         try:
@@ -59,18 +61,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("drawn", nargs="+", metavar="SEED:COUNT")
+    parser.add_argument("--drawing", choices=("meeting",))
     arguments = parser.parse_args()
+    drawing, prefix = None, "eager-"
+    if arguments.drawing is not None:
+        from eager_calls_meeting import DrawnMeeting
+
+        drawing, prefix = DrawnMeeting, f"{arguments.drawing}_"
     rows = json.loads(gzip.decompress(arguments.data.read_bytes()))
     for text in arguments.drawn:
         seed, count = map(int, text.split(":"))
-        known = settings_of_draw(seed, count)
-        own = [row for row in rows if row["program"] == f"eager-{seed}" and row.get("settings") is None]
+        known = settings_of_draw(seed, count, drawing)
+        own = [row for row in rows if row["program"] == f"{prefix}{seed}"]
+        own = [row for row in own if row.get("settings") is None or (drawing and "index" in row["name"])]
         told = 0
         for row in own:
             shapes = tuple((tuple(shape), dtype) for shape, dtype, *_ in row["arguments"][:2])
             fields = known.get((row["name"], shapes))
             if fields is not None:
-                is_new = row["name"].startswith("aten::new_")
+                is_new = row["name"].startswith(("aten::new_", "aten::index"))
                 row |= fields if is_new else {"settings": fields["settings"]}
                 told += 1
         print(f"seed {seed}: {told} of {len(own)} calls", flush=True)

@@ -531,7 +531,8 @@ def _include_modes() -> None:
 def operator_call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpCall:
     """An operator's arguments in the order of its schema: tensors as shapes, the rest as text.
 
-    Arguments that were not given have their defaults, as in a profiler's record.
+    Arguments that were not given have their defaults, as in a profiler's record. Of a list that leaves some places out
+    (``x[:, rows]``) the text says which are given: ``"[1]"``.
     """
     arguments: list[Argument] = []
     constants: list[str] = []
@@ -542,7 +543,10 @@ def operator_call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> O
             value = kwargs.get(parameter.name, parameter.default_value if parameter.has_default_value() else None)
         argument = _as_argument(value)
         arguments.append(argument)
-        constants.append("" if argument is not None or value is None else _as_text(value))
+        if isinstance(argument, tuple) and any(each is None for each in value):
+            constants.append(str([place for place, each in enumerate(value) if each is not None]))
+        else:
+            constants.append("" if argument is not None or value is None else _as_text(value))
     return OpCall(func._schema.name, tuple(arguments), tuple(constants))
 
 

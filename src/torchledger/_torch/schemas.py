@@ -24,6 +24,9 @@ _OF_COPIES: Mapping[str, frozenset[str]] = {
 _WITHOUT_EFFECT = frozenset(("keepdim", "keep_dim"))
 """What changes the shape of a result and nothing of the work."""
 
+_INDICES = "List[Optional[Tensor]]"
+"""What may leave dimensions out: which ones are given is a setting of the call (``operator_call``)."""
+
 _NAMED_DIMENSIONS = "name"
 """What torch 2.11's overloads are called that take dimensions by their names; no tensor has any to speak of."""
 
@@ -87,6 +90,8 @@ def _parameters(schema: Any) -> Parameters:
 
 def _parameter(argument: Any, *, inserts: bool) -> Parameter | None:
     kind = str(argument.real_type)
+    if kind == _INDICES:
+        return Parameter(argument.name, is_optional=True)
     if not _NUMBERS.fullmatch(kind) or argument.name in _OF_ALLOCATION | _WITHOUT_EFFECT:
         return None
     default = argument.default_value if argument.has_default_value() else None

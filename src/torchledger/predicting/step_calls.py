@@ -206,7 +206,7 @@ def _taken_otherwise(call: StepCall) -> StepCall | None:
         return replace(call, name=_FILLED_BY_MASKS[call.name], arguments=call.arguments[:2], settings=())
     if call.name not in ("aten::index", "aten::index_select") or len(call.arguments) != _TABLE_AND_NUMBERS:
         return None
-    if call.arguments[1].dtype not in ("int64", "int32"):
+    if call.arguments[1].dtype not in ("int64", "int32") or setting(call.settings, "indices") is not None:
         return None
     are_values = parts_of("aten::index", call.arguments, (), bytes_moved=call.bytes_moved) is not None
     if call.name == "aten::index" and not are_values:

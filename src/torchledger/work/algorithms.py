@@ -397,12 +397,12 @@ _MOST_AT_ONCE, _WARP = 2048, 32
 
 def _indexed(call: _Call) -> Parts | None:
     """Values at places that tensors name, each its own dimension; masks, which are counted first, are others, and so
-    are whole rows, which go by their bytes.
+    are whole rows and those along later dimensions, which go by their bytes.
 
     Where a table does not fit into the cache, each value is loaded from memory in sectors of 32 bytes.
     """
     table, *places = call.shapes
-    if not places or any(each.dtype in ("bool", "uint8") for each in call.tensors[1:]):
+    if not places or "indices" in call.settings or any(each.dtype in ("bool", "uint8") for each in call.tensors[1:]):
         return None
     count, width = math.prod(max(places, key=math.prod)), math.prod(table[len(places) :])
     size = call.item_size

@@ -53,8 +53,9 @@ def _index(call: OpCall) -> Cost | None:
     if shape is None or any(index.dtype == "bool" for index in indices):
         basis = "the indices are a mask, or were not recorded: a result as large as the table"
         return revised(memory_cost([table, *indices], [dense(table)]), bytes_quality="estimated", basis=basis)
-    output = Tensor((*shape, *table.shape[len(indices) :]), table.dtype)
-    return _gathered(table, indices[0], output)
+    indexed = call.ints(1) or range(len(indices))
+    rest = (size for dim, size in enumerate(table.shape) if dim not in indexed)
+    return _gathered(table, indices[0], Tensor((*shape, *rest), table.dtype))
 
 
 def _gathered(table: Tensor, indices: Tensor, output: Tensor) -> Cost:

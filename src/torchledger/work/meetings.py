@@ -57,7 +57,8 @@ class Meeting:
 def meeting_of(name: str, arguments: Sequence[TensorArgument], settings: Settings | None) -> Meeting | None:
     """What an operator adds up; ``None`` for others, and for values that are put and not added.
 
-    Which dimensions it was given places for is not recorded: it is those in which its tensor and the values differ.
+    Dimensions that it was given places for are the first ones, unless its settings say which (``indices``); what a
+    profiler recorded does not, and there it is those in which its tensor and the values differ.
 
     >>> rows = [TensorArgument((10, 8), "float32", (8, 1)), TensorArgument((64, 8), "float32", (8, 1))]
     >>> meeting_of("aten::_index_put_impl_", rows, (("accumulate", (1,)),))
@@ -68,6 +69,9 @@ def meeting_of(name: str, arguments: Sequence[TensorArgument], settings: Setting
     into, added = arguments[0].shape, arguments[-1].shape
     if not into or not added or min(*into, *added) < 1:
         return None
+    given = setting(settings, "indices")
+    if given is not None and max(given) < len(into):
+        return _along(given, into, added)
     if into == added:
         return Meeting(1, into[0], into[0], math.prod(into[1:]))
     before = 0
@@ -78,3 +82,12 @@ def meeting_of(name: str, arguments: Sequence[TensorArgument], settings: Setting
         after += 1
     places, taken = into[before : len(into) - after], added[before : len(added) - after]
     return Meeting(math.prod(into[:before]), math.prod(places), math.prod(taken), math.prod(into[len(into) - after :]))
+
+
+def _along(given: Sequence[int], into: tuple[int, ...], added: tuple[int, ...]) -> Meeting:
+    """Places along dimensions that are ``given``; what lies around such that do not follow one another is as wide."""
+    places = math.prod(into[dim] for dim in given)
+    follow = len(given) == max(given) - min(given) + 1
+    outer = math.prod(into[: min(given)]) if follow else 1
+    width = math.prod(into) // places // outer
+    return Meeting(outer, places, max(1, math.prod(added) // (outer * width)), width)

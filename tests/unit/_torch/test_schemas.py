@@ -17,6 +17,7 @@ from torchledger._torch.composites import is_composite
 from torchledger._torch.eager_calls import EagerCalls
 from torchledger._torch.schemas import parameters_of_recorded
 from torchledger.traces.recorded_calls import call_from_arguments
+from torchledger.work.op_costs import op_cost
 from torchledger.work.op_shapes import OpCall, Tensor
 from torchledger.work.settings import Settings, settings_of
 
@@ -33,6 +34,7 @@ def heard(work: Callable[[], Any]) -> dict[str, Settings | None]:
 
 BLOCK = torch.arange(2 * 3 * 8 * 8, dtype=torch.float32).view(2, 3, 8, 8)
 FILTER = torch.ones(6, 3, 3, 3)
+PLACES = torch.tensor([0, 1, 1])
 
 CASES: list[tuple[Callable[[], Any], str, dict[str, tuple[int, ...]]]] = [
     (lambda: BLOCK.softmax(-3), "aten::_softmax", {"dim": (1,), "half_to_float": (0,)}),
@@ -109,3 +111,31 @@ def test_a_range_without_a_namespace_is_no_operator() -> None:
     message = Tensor((4, 8), "bfloat16")
     assert parameters_of_recorded(OpCall("record_param_comms", (message,))) is None
     assert is_composite("record_param_comms") is False
+
+
+@pytest.mark.parametrize(
+    ("work", "given"),
+    [
+        (lambda: BLOCK[PLACES], None),
+        (lambda: BLOCK[:, PLACES], (1,)),
+        (lambda: BLOCK[..., PLACES], (3,)),
+        (lambda: BLOCK[:, PLACES, :, PLACES], (1, 3)),
+    ],
+)
+def test_an_index_says_which_dimensions_it_is_given_unless_they_are_the_first(
+    work: Callable[[], Any], given: tuple[int, ...] | None
+) -> None:
+    assert dict(heard(work)["aten::index"] or ()).get("indices") == given
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_what_an_index_moves_is_by_the_dimension_that_it_works_along(place: int) -> None:
+    mode = EagerCalls(lambda: None)
+    assert mode.start()
+    try:
+        made = BLOCK[(slice(None),) * place + (PLACES,)]
+    finally:
+        assert mode.stop()
+    (call,) = (each.call for each in mode.calls if each.call.name == "aten::index")
+    read = min(made.numel(), BLOCK.numel())
+    assert op_cost(call).bytes_moved == 4 * (made.numel() + read) + 8 * PLACES.numel()

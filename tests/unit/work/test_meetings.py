@@ -32,6 +32,15 @@ def test_where_tensor_and_values_differ_are_the_places(
     assert meeting_of(NAME, (tensor(*into), tensor(*values)), ADDED) == meeting
 
 
+def test_dimensions_that_are_told_are_believed() -> None:
+    def along(dims: tuple[int, ...], into: tuple[int, ...], values: tuple[int, ...]) -> Meeting | None:
+        return meeting_of(NAME, (tensor(*into), tensor(*values)), (*ADDED, ("indices", dims)))
+
+    assert along((1,), (20, 6), (20, 6)) == Meeting(20, 6, 6, 1)
+    assert along((1, 2), (5, 4, 3, 8), (5, 30, 8)) == Meeting(5, 12, 30, 8)
+    assert along((0, 2), (5, 4, 3, 8), (30, 4, 8)) == Meeting(1, 15, 30, 32)
+
+
 def test_the_tensors_that_name_places_are_passed_over() -> None:
     places = TensorArgument((512,), "int64", None)
     assert meeting_of("aten::index_put", (tensor(10, 64), places, tensor(512, 64)), ADDED) == Meeting(1, 10, 512, 64)
