@@ -88,7 +88,8 @@ class StepCall:
     that nobody asked for. ``inside`` holds the FLOPs of launches for whose operator there is no formula, by their
     ``order`` in the graph: those of the operators that ran inside them in this call. ``settings`` are the integers and
     truth values that an eager operator was given, by their names in its schema, dimensions counted from the front
-    (``("dim", (1,))``); what equals its default is left out, ``None`` is not recorded. Attention that drops weights has
+    (``("dim", (1,))``); what equals its default is left out, ``None`` is not recorded. An index has the dimensions that
+    it was given, unless they are the first ones (``("indices", (1,))``). Attention that drops weights has
     ``("dropout", (1,))`` beside them. A plan adds ``("pinned", (1,))`` to copies from and to pinned memory of the host,
     and ``("loaded", (1,))`` to what a data loader computes there. ``predicted_us`` is what a plan says that the call
     takes on the device, microseconds, where its price was kept.
