@@ -19,6 +19,7 @@ from torchledger._torch.fake_attention import answer_for_kernels, choose_attenti
 from torchledger._torch.fake_captures import Captures
 from torchledger._torch.fake_checkpoints import keep_checkpoints_away
 from torchledger._torch.fake_generators import device_state, let_states_be_unknown
+from torchledger._torch.fake_guises import take_tensors_for_real
 from torchledger._torch.fake_inductor import compile_for_fake_device
 from torchledger._torch.fake_library import CUDNN_VERSION, load_library
 from torchledger._torch.fake_loaders import Loading
@@ -95,6 +96,7 @@ class FakeDevice:
             install_streams(patches, self.order)
             compile_for_fake_device(patches, self.device, self.decisions, self.tensors, self._pays)
             keep_checkpoints_away(patches, self.tensors.note)
+            take_tensors_for_real(patches)
             ask_for_world(patches)
             profile_host_alone(patches)
             run_scripts_unfused(patches, self.tensors.note)

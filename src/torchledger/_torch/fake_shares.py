@@ -48,6 +48,13 @@ _KEEPS = frozenset(
 
 
 _MAKES = frozenset(f"aten::{name}" for name in ("full", "arange", "zeros", "ones"))
+_FILLED: Mapping[str, int | None] = {
+    **dict.fromkeys(("aten::ones_like", "aten::new_ones", "aten::ones"), 1),
+    **dict.fromkeys(("aten::zeros_like", "aten::new_zeros", "aten::zeros"), 0),
+    **dict.fromkeys(("aten::full_like", "aten::new_full", "aten::full"), None),
+}
+"""The number that a tensor is filled with; ``None`` where the last argument is that."""
+
 _SHIFTS = frozenset(f"aten::{name}" for name in ("add", "sub", "mul", "floor_divide", "neg"))
 
 
@@ -93,6 +100,8 @@ def count_shares(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], resu
         send_shares(result, args[0])
     elif name in _KEEPS and any(value_of(each) is not None for each in tensors_in((args, kwargs))):
         _follow(func, args, kwargs, result)
+    elif name in _FILLED and _is_of_whole_numbers(result):
+        _fill(result, args[-1] if _FILLED[name] is None else _FILLED[name])
     elif name in _MAKES or (name in _SHIFTS and _is_number(result)):
         if is_small(result):
             _follow(func, args, kwargs, result)
@@ -102,6 +111,16 @@ def count_shares(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], resu
         for each in args[0]:  # of lists nothing is followed
             if isinstance(each, FakeTensor):
                 _forget_memory(each)
+
+
+def _fill(result: Any, value: Any) -> None:
+    """Whole numbers and truths that are all the same; those of many are one, into which nothing can be written."""
+    if not isinstance(value, (bool, int)):
+        return
+    if _are_few(result):
+        _keep(result, _full(tuple(result.shape), value, result.dtype), None)
+    elif result.numel() <= _MOST_TRUTHS:
+        _keep(result, _full((), value, result.dtype).expand(tuple(result.shape)), None)
 
 
 def send_shares(outputs: Any, inputs: Any) -> None:
@@ -266,6 +285,11 @@ def is_small(value: Any) -> bool:
     if value.dtype.is_complex or value.dtype.is_floating_point:
         return not value.dtype.is_complex and value.numel() == 1
     return _are_few(value)
+
+
+def _is_of_whole_numbers(value: Any) -> bool:
+    is_plain = isinstance(value, FakeTensor) and value.layout is torch.strided
+    return is_plain and not value.dtype.is_complex and not value.dtype.is_floating_point
 
 
 def _are_few(value: Any) -> bool:

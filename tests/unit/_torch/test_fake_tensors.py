@@ -238,6 +238,29 @@ def test_what_is_written_into_a_part_is_seen_in_the_whole(fake: FakeDevice) -> N
     assert sizes.tolist() == [1, 1, 1, 1], "of the whole nobody knows one"
 
 
+@pytest.mark.parametrize("numel", [8, 1 << 18])
+def test_whole_numbers_that_are_all_the_same_are_known_however_they_are_made(fake: FakeDevice, numel: int) -> None:
+    like = torch.randint(0, 9, (numel,), device="cuda")
+    for ones in (
+        torch.ones(numel, dtype=torch.int64, device="cuda"),
+        torch.ones_like(like),
+        torch.full_like(like, 1),
+        like.new_ones(numel),
+        like.new_full((numel,), 1),
+    ):
+        assert int(ones.sum()) == numel and bool(ones.bool().all())
+    assert not bool(torch.zeros_like(like).any()) and int(like.new_zeros(numel).sum()) == 0
+    assert torch.ones_like(like, dtype=torch.bool).all()
+
+
+def test_what_is_written_into_many_that_are_the_same_makes_them_unknown(fake: FakeDevice) -> None:
+    few, many = (torch.ones(numel, dtype=torch.int64, device="cuda") for numel in (8, 1 << 18))
+    for ones in (few, many):
+        ones[: len(ones) // 2] = 0
+    assert int(few.sum()) == 4
+    assert not bool(many.bool().all()), "a stand-in"
+
+
 def test_a_counter_of_floats_is_known_as_long_as_nothing_unknown_is_added(fake: FakeDevice) -> None:
     layer = nn.BatchNorm1d(4)
     layer.register_buffer("count", torch.zeros(()))
