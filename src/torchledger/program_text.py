@@ -8,8 +8,12 @@ import warnings
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
+from types import CodeType
 
 _BRANCHES = ("body", "orelse", "finalbody", "handlers", "cases")
+
+_EXPRESSIONS = frozenset({"<lambda>", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
+"""What the code of functions is called that are expressions."""
 
 
 def parsed(file: str) -> ast.Module | None:
@@ -37,9 +41,12 @@ def statements_around(tree: ast.Module, line: int) -> Iterator[ast.stmt]:
         node = _statement_at(node, line)
 
 
-def statements_of_function(file: str, line: int) -> Iterator[ast.stmt]:
-    """Those of the function at hand that a line of a file stands in, innermost first, and the function's own last."""
-    tree = parsed(file)
+def statements_of_function(code: CodeType, line: int) -> Iterator[ast.stmt]:
+    """Those of a function that a line of it stands in, innermost first, and the function's own last; none of a lambda
+    or a comprehension, in which no statement is: what its text stands in need not be what runs it, or runs it too."""
+    if code.co_name in _EXPRESSIONS:
+        return
+    tree = parsed(code.co_filename)
     for each in reversed(list(statements_around(tree, line)) if tree is not None else []):
         yield each
         if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)):

@@ -40,7 +40,7 @@ def steps_of_a_turn(frames: Iterable[tuple[FrameType, int]]) -> StepsOfATurn | N
     inner: tuple[str, int] | None = None
     for frame, line in frames:
         file = frame.f_code.co_filename
-        for statement in statements_of_function(file, line):
+        for statement in statements_of_function(frame.f_code, line):
             place = place_of(file, statement)
             if inner is not None and isinstance(statement, (ast.For, ast.AsyncFor, ast.While)):
                 return StepsOfATurn(*inner, place)

@@ -250,7 +250,7 @@ def _loops_around(frames: Iterable[tuple[FrameType, int]]) -> Iterator[_Loop]:
     for frame, line in frames:
         file, code = frame.f_code.co_filename, frame.f_code
         inner: ast.stmt | None = None
-        for each in statements_of_function(file, line):
+        for each in statements_of_function(code, line):
             if inner is not None and in_loops and isinstance(each, _FUNCTIONS) and each.name == code.co_name:
                 called.append(_Loop(code, _span(each), _span(inner), "", place_of(file, inner)))
             if inner is not None and isinstance(each, _LOOPS):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import takewhile
 from pathlib import Path
 from textwrap import dedent
 from traceback import walk_stack
@@ -22,6 +23,7 @@ def told(folder: Path, text: str, **known: Any) -> list[StepsOfATurn | None]:
 
     def step() -> None:
         frames = [each for each in walk_stack(sys._getframe(1)) if each[0].f_code.co_filename == str(script)]
+        frames = list(takewhile(lambda each: each[0].f_code.co_name != "plan", frames))
         found.append(steps_of_a_turn(frames))
 
     exec(compile(script.read_text(), str(script), "exec"), {"step": step, **known})
@@ -78,6 +80,19 @@ ONE = {
             for micro_batch in range(4):
                 if micro_batch == 3:
                     step()
+    """,
+    "a list of optimizers": """
+        for _ in range(4):
+            [each() for each in (step,)]
+    """,
+    "a program that a lambda runs": """
+        def plan(program):
+            program()
+        def train():
+            for _ in range(4):
+                step()
+        for batch in turns:
+            plan(lambda: train())
     """,
     "a turn": """
         for turn in turns:
