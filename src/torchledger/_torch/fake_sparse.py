@@ -27,6 +27,17 @@ def put_in_order(func: Any, args: Sequence[Any]) -> Any:
     return args[place].coalesce()
 
 
+def leaves_out_padding(func: Any, args: Sequence[Any]) -> bool:
+    """Whether an operator makes the sparse gradient of an ``EmbeddingBag`` with a ``padding_idx``: its kernel takes the
+    elements alone whose place is another one."""
+    return func is _ATEN._embedding_bag_backward.default and len(args) > _PADDING and args[_SPARSE] and args[-1] >= 0
+
+
+def with_padding(args: Sequence[Any]) -> tuple[Any, ...]:
+    """The arguments of such an operator, for a gradient of all elements."""
+    return (*args[:_PADDING], -1)
+
+
 def is_sparse(args: Sequence[Any]) -> bool:
     """Whether an operator is given a sparse tensor as one of its first two arguments."""
     return any(map(_is_sparse, args[:2]))
@@ -158,6 +169,9 @@ def _summed(given: Any, dims: Sequence[int]) -> Any:
 def _sum_of_all(given: Any, *, dtype: Any = None) -> Any:
     return given._values().sum(dtype=dtype)
 
+
+_SPARSE, _PADDING = 9, 11
+"""Where ``_embedding_bag_backward`` is told that its gradient is sparse, and what place is the padding."""
 
 _TRANSPOSES = frozenset((_ATEN.t.default, _ATEN.transpose.int))
 _MATRIX_OF = {_ATEN.mm.default: 0, _ATEN.addmm.default: 1, _ATEN._sparse_addmm.default: 1}

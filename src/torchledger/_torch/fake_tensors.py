@@ -63,7 +63,7 @@ from torchledger._torch.fake_operators import (
 )
 from torchledger._torch.fake_ranges import note_ranges, taken_by
 from torchledger._torch.fake_shares import ARE_SHARES, count_shares, origin_of, shares_of
-from torchledger._torch.fake_sparse import MASKED, MERGES, SPARSE, is_sparse
+from torchledger._torch.fake_sparse import MASKED, MERGES, SPARSE, is_sparse, leaves_out_padding, with_padding
 from torchledger._torch.fake_subclasses import are_of_program, as_plain, take_subclasses, unpacks_itself
 from torchledger._torch.fake_triton import NAMESPACE as TRITON_KERNELS
 from torchledger._torch.fake_zeros import see_views_of_zeros
@@ -277,6 +277,9 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             return None
         if isinstance(func, torch._ops.OpOverload) and func.name() in SIZED:
             return self._sized(func, args, kwargs)
+        if leaves_out_padding(func, args):
+            self.note(f"how many elements {func._schema.name} leaves", f"{args[1].numel():,}, all of them")
+            args = with_padding(args)
         if func in MASKED or (func in SPARSE and is_sparse(args)):
             with self:
                 result = (MASKED.get(func) or SPARSE[func])(*args, **kwargs)

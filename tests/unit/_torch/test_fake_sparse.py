@@ -50,6 +50,17 @@ def test_sparse_gradients_of_an_embedding_have_a_row_for_each_index(
     }
 
 
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+def test_sparse_gradients_of_bags_take_all_elements_where_some_may_be_padding(mode: str, fake: FakeDevice) -> None:
+    layer = nn.EmbeddingBag(50_000_000, 4, sparse=True, mode=mode, padding_idx=0, device="cuda")
+    layer(torch.zeros(3, 7, dtype=torch.long, device="cuda")).sum().backward()
+    gradient = layer.weight.grad
+    assert gradient is not None and gradient.layout is torch.sparse_coo and gradient._nnz() == 21
+    assert ("how many elements aten::_embedding_bag_backward leaves", "21, all of them") in {
+        (each.asked, each.value) for each in fake.tensors.stand_ins
+    }
+
+
 def test_a_sparse_matrix_is_moved_and_multiplied_with_its_gradient(fake: FakeDevice) -> None:
     places = torch.tensor([[0, 1, 1], [2, 0, 2]])
     moved = torch.sparse_coo_tensor(places, torch.ones(3), (2, 3)).coalesce().cuda()
