@@ -48,6 +48,7 @@ from torchledger._torch.fake_flow import Flow
 from torchledger._torch.fake_gradients import asks_for_zeros
 from torchledger._torch.fake_host_operands import moves_itself, with_operands_moved
 from torchledger._torch.fake_layouts import has_layout_of_its_own, laid_out
+from torchledger._torch.fake_lazy import keep_lazy
 from torchledger._torch.fake_limits import at_limit, follow_limits
 from torchledger._torch.fake_loops import FakeLoops
 from torchledger._torch.fake_operators import (
@@ -688,6 +689,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         self._leave_untraced(patches)
         read_lengths_first(patches)
         take_subclasses(patches)
+        keep_lazy(patches)
         see_views_of_zeros(patches)
         go_as_with_values(patches)
 
