@@ -10,7 +10,7 @@ import contextlib
 import importlib
 import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -236,10 +236,25 @@ def _patch_cuda(patches: Patches, fake: FakeDevice) -> None:
         "_cuda_cudaCachingAllocator_is_enabled": _answer(True),
         "_cuda_getDeviceCount": _answer(fake.count),
         "_cuda_isCurrentStreamCapturing": _answer(False),
+        "_scatter": _scattered,
     }.items():
         patches.set_or_add(torch._C, name, value)
     if not hasattr(torch._C, "_nccl_version"):  # what a log of checkpoints says
         patches.set(torch.cuda.nccl, "version", _answer(_NCCL_VERSION))
+
+
+def _scattered(
+    tensor: Any, devices: Sequence[int], sizes: Sequence[int] | None, dim: int, streams: Sequence[Any] | None = None
+) -> list[Any]:
+    """The parts of a tensor, each copied to its device unless it lies there (``scatter`` in ``csrc/cuda/comm.cpp``), as
+    ``nn.DataParallel`` asks also on one; a build for the CPU has no such function."""
+    parts = tensor.chunk(len(devices), dim) if sizes is None else tensor.split(list(sizes), dim)
+    made = []
+    for part, index, stream in zip(parts, devices, streams or [None] * len(devices), strict=False):
+        with torch.cuda.stream(stream):
+            is_there = part.device.type == "cuda" and part.device.index == index
+            made.append(part if is_there else part.to(torch.device("cuda", index), non_blocking=True))
+    return made
 
 
 def _answer(value: Any) -> Callable[..., Any]:
