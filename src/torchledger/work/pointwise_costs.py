@@ -38,7 +38,7 @@ masked_scale _masked_scale lerp_scalar clamp_tensor dist polar complex"""
 
 
 _COMPARISON = """eq ne lt le gt ge not_equal less less_equal greater greater_equal logical_and logical_or logical_xor
-isclose isin"""
+isclose"""
 
 
 _TERNARY = """where addcmul addcdiv lerp clamp masked_fill log_sigmoid_backward mse_loss_backward
@@ -66,6 +66,9 @@ def pointwise(arity: int) -> Formula:
         if len(tensors) > arity:
             inputs, given_output = tensors[:arity], tensors[-1]
         shape = broadcast_shape([tensor.shape for tensor in inputs])
+        if shape is None:  # what one device keeps for the backward has no elements on another (log_sigmoid_backward)
+            inputs = [tensor for tensor in inputs if tensor.numel]
+            shape = broadcast_shape([tensor.shape for tensor in inputs])
         if shape is None:
             return None
         if call.is_inplace:
@@ -198,6 +201,13 @@ def _searched(call: OpCall) -> Cost | None:
     return memory_cost([tensor for tensor in (first, second) if tensor is not None], [places])
 
 
+def _among(call: OpCall) -> Cost | None:
+    """``isin(elements, test_elements)``: a truth for each of the first."""
+    tensors = [argument for argument in call.arguments if isinstance(argument, Tensor)]
+    first = call.tensor(0)
+    return memory_cost(tensors, [Tensor(first.shape if first is not None else (), "bool")]) if tensors else None
+
+
 def _arange(call: OpCall) -> Cost | None:
     start, end, step = (call.ints(position) for position in range(3))
     if start is None:
@@ -230,6 +240,7 @@ POINTWISE_COSTS: Mapping[str, Formula] = {
     "glu_backward": _gated_gradient,
     **named("select_backward slice_backward diagonal_backward unfold_backward", _padded_gradient),
     **named("bucketize searchsorted", _searched),
+    "isin": _among,
     "_amp_update_scale": like_first(),
     **named("_prelu_kernel_backward rrelu_with_noise_backward", _gated_by_weight),
     "rrelu_with_noise": _with_noise,

@@ -170,6 +170,12 @@ BYTE_CASES = {
     "gradient of a gate": (aten.glu_backward, "glu_backward", (torch.randn(3, 4), torch.randn(3, 8), 1)),
     "buckets": (torch.bucketize, "bucketize", (torch.randn(3, 8), torch.arange(4.0))),
     "places": (torch.searchsorted, "searchsorted", (torch.arange(4.0), torch.randn(3, 8))),
+    "places of elements": (torch.isin, "isin", (torch.arange(8).view(2, 4), torch.arange(3))),
+    "gradient with nothing kept for it": (
+        lambda gradient, x, _: aten.log_sigmoid_backward(gradient, x, torch.zeros_like(x)),
+        "log_sigmoid_backward",
+        (torch.randn(3, 8), torch.randn(3, 8), torch.randn(0)),
+    ),
     "distances": (aten._cdist_forward, "_cdist_forward", (torch.randn(2, 3, 8), torch.randn(5, 8), 2.0, None)),
     "real transform": (aten._fft_r2c, "_fft_r2c", (torch.randn(3, 9), [1], 0, True)),
     "complex transform": (aten._fft_c2c, "_fft_c2c", (torch.randn(3, 9).to(torch.complex64), [1], 0, True)),
