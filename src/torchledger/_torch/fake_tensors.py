@@ -68,6 +68,7 @@ from torchledger._torch.fake_sparse import MASKED, MERGES, SPARSE, is_sparse, le
 from torchledger._torch.fake_subclasses import are_of_program, as_plain, take_subclasses, unpacks_itself
 from torchledger._torch.fake_triton import NAMESPACE as TRITON_KERNELS
 from torchledger._torch.fake_zeros import see_views_of_zeros
+from torchledger._torch.library_operators import body_without_rule
 from torchledger._torch.patching import Patches
 from torchledger._torch.tensors import is_higher_order, tensors_in
 from torchledger._torch.user_lines import (
@@ -305,6 +306,9 @@ class FakeTensors(FakeTensorMode, _OnThreads):
                 result = taken_apart(func, args, kwargs)
             if result is not NotImplemented:
                 return result
+        if TracingContext.try_get() is None and (body := body_without_rule(func)) is not None:
+            with self:
+                return body(*args, **kwargs)
         if moves_itself(func) and not kwargs and not here.is_inside and TracingContext.try_get() is None:
             with self:
                 args = with_operands_moved(func, args)

@@ -5,10 +5,11 @@ A mode is off while it answers for an operator, and what that is made of runs be
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._library.custom_ops import _maybe_get_opdef
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -30,6 +31,16 @@ _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 def is_own_operator(func: Any) -> bool:
     """True for an operator that torch does not bring."""
     return isinstance(func, OpOverload) and func.namespace not in _TORCHS_OWN
+
+
+def body_without_rule(func: Any) -> Callable[..., Any] | None:
+    """What a ``torch.library.custom_op`` runs on a GPU, where the program has said nothing of what it makes
+    (``register_fake``), which a compiler alone needs; ``None`` for all other operators."""
+    defined = _maybe_get_opdef(func) if is_own_operator(func) else None
+    if defined is None or defined._abstract_fn is not None:
+        return None
+    bodies = defined._backend_fns
+    return bodies.get("cuda") or bodies.get(None)
 
 
 def seen_inside(func: Any, mode: TorchDispatchMode, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
