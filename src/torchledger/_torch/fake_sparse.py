@@ -124,6 +124,37 @@ def _masked(dense: Any, mask: Any) -> Any:
     return _with(mask, mask._indices(), dense.new_empty(mask._values().shape), mask.is_coalesced())
 
 
+def _made_sparse(
+    dense: Any,
+    sparse_dim: int | None = None,
+    *,
+    layout: Any = None,
+    blocksize: Any = None,
+    dense_dim: int | None = None,
+) -> Any:
+    """What ``to_sparse`` makes of a tensor with values: as many elements as may be other than zero
+    (``dense_to_sparse``, ``TensorConversions.cpp``)."""
+    if dense.layout is not torch.strided or layout not in (None, torch.sparse_coo):
+        return NotImplemented
+    n_sparse = dense.dim() - (dense_dim or 0) if sparse_dim is None else sparse_dim
+    places = (dense if n_sparse == dense.dim() else dense.flatten(n_sparse).select(-1, 0)).nonzero()
+    return _ATEN._sparse_coo_tensor_with_dims_and_tensors(
+        n_sparse,
+        dense.dim() - n_sparse,
+        dense.shape,
+        places.t().contiguous(),
+        dense.new_empty(places.shape[0], *dense.shape[n_sparse:]),
+        dtype=dense.dtype,
+        layout=torch.sparse_coo,
+        device=dense.device,
+        is_coalesced=True,
+    )
+
+
+def _made_dense(given: Any, dtype: Any = None, masked_grad: bool | None = None) -> Any:
+    return given._values().new_empty(given.shape, dtype=dtype)
+
+
 def _elementwise(operator: Any) -> Callable[..., Any]:
     """What an operator on values makes that leaves zeros zero: new values at the places of the tensor with fewer."""
 
@@ -184,6 +215,7 @@ SPARSE: Mapping[Any, Callable[..., Any]] = {
     _ATEN.t.default: transposed,
     _ATEN.transpose.int: transposed,
     _ATEN._to_copy.default: _copied,
+    _ATEN._to_dense.default: _made_dense,
     **{
         operator: _elementwise(operator)
         for operator in (_ATEN.mul.Tensor, _ATEN.div.Tensor, _ATEN.div.Tensor_mode, _ATEN.neg.default)
@@ -196,8 +228,12 @@ SPARSE: Mapping[Any, Callable[..., Any]] = {
 }
 """Operators on a sparse tensor, and what makes their results, or ``NotImplemented`` where torch's own rule does."""
 
-MASKED: Mapping[Any, Callable[..., Any]] = {_ATEN.sparse_mask.default: _masked}
-"""Operators that make a sparse tensor like another one."""
+MASKED: Mapping[Any, Callable[..., Any]] = {
+    _ATEN.sparse_mask.default: _masked,
+    _ATEN._to_sparse.default: _made_sparse,
+    _ATEN._to_sparse.sparse_dim: _made_sparse,
+}
+"""Operators that make a sparse tensor, like another one or of values, or ``NotImplemented`` where torch's rule does."""
 
 MERGES = frozenset((_ATEN._coalesce.default,))
 """Those of which the values say how many elements are left."""

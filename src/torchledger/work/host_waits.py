@@ -26,6 +26,7 @@ _ALWAYS: Mapping[str, int] = {
     "aten::unique_dim": 1,
     "aten::unique_consecutive": 1,
     "aten::_coalesce": 1,  # how many places are left
+    "aten::_to_sparse": 1,  # how many are other than zero
     "aten::bincount": 2,  # the least, which may not be negative, and the largest
     "aten::equal": 1,
     "aten::_fake_quantize_learnable_per_tensor_affine": 2,  # a scale and a zero

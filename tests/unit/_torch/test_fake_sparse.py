@@ -74,6 +74,16 @@ def test_a_sparse_matrix_is_moved_and_multiplied_with_its_gradient(fake: FakeDev
     assert made.shape == (2, 5) and weights.grad is not None and weights.grad.shape == (3, 5)
 
 
+def test_what_is_made_sparse_has_as_many_elements_as_may_not_be_zero(fake: FakeDevice) -> None:
+    rows = torch.zeros(5_000_000, 40, device="cuda", requires_grad=True)
+    made, by_row = rows.to_sparse(), rows.to_sparse(1)
+    assert made.layout is torch.sparse_coo and made._nnz() == 200_000_000 and made.is_coalesced()
+    assert by_row._indices().shape == (1, 5_000_000) and by_row._values().shape == (5_000_000, 40)
+    assert torch.eye(16, device="cuda").to_sparse()._nnz() == 16, "which are other than zero is known"
+    made.to_dense().sum().backward()
+    assert rows.grad is not None and rows.grad.shape == rows.shape and made.to_dense().layout is torch.strided
+
+
 def test_other_sparse_layouts_are_refused_and_it_is_said_which_are_followed(
     fake: FakeDevice, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
