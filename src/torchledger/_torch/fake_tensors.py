@@ -63,6 +63,7 @@ from torchledger._torch.fake_operators import (
     work_of_coalesced,
 )
 from torchledger._torch.fake_ranges import note_ranges, taken_by
+from torchledger._torch.fake_scalars import let_sequences_be_read
 from torchledger._torch.fake_shares import ARE_SHARES, count_shares, origin_of, shares_of
 from torchledger._torch.fake_sparse import MASKED, MERGES, SPARSE, is_sparse, leaves_out_padding, with_padding
 from torchledger._torch.fake_subclasses import are_of_program, as_plain, take_subclasses, unpacks_itself
@@ -620,6 +621,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             patches.set(owner, "tolist", tolist)
         patches.set(torch.Tensor, "__format__", formatted)
         patches.set(torch.Tensor, "__array__", as_array)
+        let_sequences_be_read(patches, mode.is_our_fake)
         pointer = torch.Tensor.data_ptr
         places = _Places()
 

@@ -37,6 +37,15 @@ def test_numbers_are_one_truths_are_false_and_each_is_noted(fake: FakeDevice) ->
     assert all(each.source.startswith(__file__) for each in fake.tensors.stand_ins)
 
 
+def test_a_tensor_is_made_of_numbers_that_others_hold(fake: FakeDevice) -> None:
+    loss = torch.randn((), device="cuda")
+    assert torch.tensor([loss, 3.0]).tolist() == pytest.approx([1.0, 3.0], rel=0.01)
+    assert torch.tensor([[loss.long(), loss.long()]], device="cuda").shape == (1, 2)
+    assert torch.FloatTensor([loss, loss]).dtype == loss.new_tensor([loss]).dtype == torch.float32
+    assert torch.as_tensor([torch.zeros(1, device="cuda", dtype=torch.bool).all()]).dtype == torch.bool
+    assert fake.tensors.stand_ins
+
+
 def test_a_device_that_torch_asks_of_a_fake_tensor_is_its_own_and_counts_as_a_call(fake: FakeDevice) -> None:
     weight = torch.empty(2, device="cuda")
     before = fake.tensors.n_operators
