@@ -272,7 +272,9 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             self.on_collective(func, args, kwargs)
         if not here.is_inside and self._stays_real(func, args, kwargs):
             return func(*args, **kwargs)
-        if func in _VALUES:
+        # What is made of other tensors (distributed ones) is asked of these, by rules of its class.
+        is_made_of_others = any(cls is not FakeTensor and unpacks_itself(cls) for cls in types)
+        if func in _VALUES and not is_made_of_others:
             return self._stand_in(args[0])
         if func in _COMPARES_VALUES:
             return self._equal()
@@ -290,12 +292,13 @@ class FakeTensors(FakeTensorMode, _OnThreads):
                 self.note(f"how many elements {func._schema.name} leaves", f"{result._nnz():,}, all of them")
             if result is not NotImplemented:
                 return result
-        if func in ONLY_THERE:
+        if func in ONLY_THERE and not is_made_of_others:
             with self:
                 result = ONLY_THERE[func](*args, **kwargs)
             count_shares(func, args, kwargs, result)
             return result
-        if has_layout_of_its_own(func) and not here.is_inside and TracingContext.try_get() is None:
+        has_layout = has_layout_of_its_own(func) and not is_made_of_others
+        if has_layout and not here.is_inside and TracingContext.try_get() is None:
             with self:
                 return laid_out(func, args, kwargs)
         if not here.is_inside and isinstance(func, torch._ops.OpOverload) and is_fused_with_collective(func.name()):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -103,3 +104,22 @@ def test_an_activation_whose_gradient_lies_otherwise_is_one_call(fake: FakeDevic
     loss.backward()
     assert heard.stop() and not heard.faults
     assert [call.call.name for call in heard.calls if call.node == "EluBackward0"] == ["aten::elu_backward"]
+
+
+@pytest.mark.parametrize("name", ["mse_loss", "glu", "smooth_l1_loss", "cross_entropy"])
+def test_gradients_of_distributed_values_are_distributed(name: str) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Replicate
+
+    from torchledger._torch.fake_world import FakeWorld
+    from torchledger.nouns import WorldSpec
+
+    with FakeDevice(HOPPER), FakeWorld(WorldSpec(rank=0, size=2)):
+        dist.init_process_group("nccl")
+        mesh = init_device_mesh("cuda", (2,))
+        rows, others = (
+            DTensor.from_local(torch.randn(4, 6, device="cuda"), mesh, [Replicate()]).requires_grad_() for _ in range(2)
+        )
+        loss = LOSSES[name](rows, others).sum()
+        loss.backward()
+        assert isinstance(rows.grad, DTensor) and loss.item() == pytest.approx(1.0, rel=0.01)
