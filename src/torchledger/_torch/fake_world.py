@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -188,9 +189,17 @@ def _set_environment(spec: WorldSpec, patches: Patches) -> None:
 class FakeWork(core.Work):
     """A collective that was asked for: done already, and known by its place on a stream."""
 
-    def __init__(self, order: StreamOrder, after: tuple[int, ...], tensors: Any, *, blocks_host: bool = False) -> None:
+    def __init__(
+        self,
+        order: StreamOrder,
+        after: tuple[int, ...],
+        tensors: Any,
+        *,
+        blocks_host: bool = False,
+        source: int | None = None,
+    ) -> None:
         super().__init__()
-        self._order, self._after, self._blocks_host = order, after, blocks_host
+        self._order, self._after, self._blocks_host, self._source = order, after, blocks_host, source
         self._future: Any = torch.futures.Future()
         self._future.set_result(tensors)
 
@@ -229,6 +238,12 @@ class FakeWork(core.Work):
         """The tensors."""
         return self._future.value()
 
+    def _source_rank(self) -> int:
+        """Whom a message is from, by its place in the group."""
+        if self._source is None:
+            raise RuntimeError("only what receives a message has a source")
+        return self._source
+
 
 class FakeGroup(dist.ProcessGroup):
     """A process group whose collectives are passed to one that moves nothing, on the streams on which NCCL has them.
@@ -249,6 +264,8 @@ class FakeGroup(dist.ProcessGroup):
             self._inner._register_backend(device, kind, backend)
         self._inner._set_default_backend(kind)
         self._ranks = tuple(common.global_ranks_in_group or range(common.group_size))
+        others = [each for each in range(len(self._ranks)) if each != self.rank()]
+        self._sources = itertools.cycle(others if self.rank() == 0 else others[:1])
 
     def _set_group_name(self, name: Any) -> None:
         super()._set_group_name(name)
@@ -274,6 +291,8 @@ class FakeGroup(dist.ProcessGroup):
     def _run(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FakeWork:
         order = self._world.order
         name = str(self.group_name)
+        if method == "recv_anysource":
+            method, args = "recv", (args[0], self._next_source(), *args[1:])
         options = next((each for each in (*args, *kwargs.values()) if hasattr(each, "asyncOp")), None)
         stream = order.current
         if method in _POINT_TO_POINT:
@@ -295,7 +314,13 @@ class FakeGroup(dist.ProcessGroup):
             pass_on(args[0], name, self._ranks[args[_POINT_TO_POINT[method]]])
         first = args[0] if args else []
         tensors = first if isinstance(first, list) else list(tensors_in((first,)))
-        return FakeWork(order, order.mark(stream), tensors, blocks_host=method == "barrier")
+        source = args[_POINT_TO_POINT[method]] if method == "recv" else None
+        return FakeWork(order, order.mark(stream), tensors, blocks_host=method == "barrier", source=source)
+
+    def _next_source(self) -> int:
+        """Whom a message from whichever rank is taken to be from: the first rank, which hears the others in turn."""
+        self._world.stand_in("recv: a message from any rank is taken to be the first one's, and its from each in turn")
+        return next(self._sources)
 
     def _check_peer(self, method: str, peer: int) -> None:
         """Raises ``UsageError`` for a message to or from a rank that the group has not, as ranks have that a layout

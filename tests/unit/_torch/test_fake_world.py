@@ -73,6 +73,18 @@ def test_a_message_to_a_rank_that_there_is_not_is_told_those_that_there_are(worl
         dist.group.WORLD.send([torch.zeros(4)], peer, 0)
 
 
+def test_a_message_from_any_rank_is_taken_to_be_the_first_ones(world: FakeWorld) -> None:
+    dist.init_process_group("nccl")
+    assert dist.recv(torch.empty(4)) == dist.recv(torch.empty(4)) == 0
+    assert any("any rank" in each for each in world.stand_ins)
+
+
+def test_the_first_rank_hears_the_others_in_turn() -> None:
+    with FakeWorld(WorldSpec(rank=0, size=3)):
+        dist.init_process_group("nccl")
+        assert [dist.recv(torch.empty(4)) for _ in range(4)] == [1, 2, 1, 2]
+
+
 def test_ranks_that_a_layout_by_hand_leaves_over_are_named(world: FakeWorld) -> None:
     dist.init_process_group("nccl")
     assert world.left_over() is None
