@@ -200,8 +200,8 @@ class FakeWork(core.Work):
     ) -> None:
         super().__init__()
         self._order, self._after, self._blocks_host, self._source = order, after, blocks_host, source
-        self._future: Any = torch.futures.Future()
-        self._future.set_result(tensors)
+        self._tensors = tensors
+        self._future: Any = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """The calling thread's stream goes on after it; after a barrier the host does."""
@@ -232,17 +232,28 @@ class FakeWork(core.Work):
         if torch._C._current_graph_task_id() >= 0:
             engine: Any = torch.autograd.Variable._execution_engine
             engine.queue_callback(self.wait)
+        if self._future is None:
+            self._future = torch.futures.Future()
+            self._future.set_result(_as_nccl_holds(self._tensors))
         return self._future
 
     def result(self) -> Any:
         """The tensors."""
-        return self._future.value()
+        return _as_nccl_holds(self._tensors)
 
     def _source_rank(self) -> int:
         """Whom a message is from, by its place in the group."""
         if self._source is None:
             raise RuntimeError("only what receives a message has a source")
         return self._source
+
+
+def _as_nccl_holds(tensors: Any) -> Any:
+    """What a program finds in the work of NCCL: an all-gather into a list has one buffer for all, of which it copies
+    them (``newLikeFlat`` in ``ProcessGroupNCCL.cpp``)."""
+    if not tensors or not isinstance(tensors[0], list) or len({tuple(each.shape) for each in tensors[0]}) != 1:
+        return tensors
+    return [part[0].new_empty((len(part), *part[0].shape)) for part in tensors]
 
 
 class FakeGroup(dist.ProcessGroup):
@@ -580,8 +591,18 @@ def _let_ddp_run(patches: Patches) -> None:
             return original(self)
 
     pass_through(patches, dist.Reducer, "_rebuild_buckets", rebuild)
+    if hasattr(dist, "_register_builtin_comm_hook"):
+        patches.set(dist, "_register_builtin_comm_hook", _register_hook)
     # What it would log of its own speed comes from a timer of the device.
     patches.set(core.Logger, "set_runtime_stats_and_log", lambda self: None)
+
+
+def _register_hook(reducer: Any, kind: Any) -> None:
+    """A hook of C++ insists on the future of a backend of C++: the same one of Python's runs in its place."""
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks as hooks
+
+    is_half = kind == dist.BuiltinCommHookType.FP16_COMPRESS
+    dist._register_comm_hook(reducer, None, hooks.fp16_compress_hook if is_half else hooks.allreduce_hook)
 
 
 # --- heads that do not divide ---------------------------------------------------------------------------------------

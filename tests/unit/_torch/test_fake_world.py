@@ -169,6 +169,21 @@ def test_ddp_has_the_buckets_of_the_second_step_and_waits_when_the_backward_ends
     assert len(waiting) == 1
 
 
+@pytest.mark.parametrize("kind", ["ALLREDUCE", "FP16_COMPRESS"])
+def test_hooks_that_torch_has_in_its_own_language_run(world: FakeWorld, kind: str) -> None:
+    dist.init_process_group("nccl")
+    model = nn.parallel.DistributedDataParallel(nn.Linear(8, 8))
+    model._register_builtin_comm_hook(getattr(dist.BuiltinCommHookType, kind))
+    calls = heard(lambda: model(torch.randn(4, 8)).sum().backward())
+    assert collectives(calls) == [("c10d::allreduce_", 72)]
+
+
+def test_what_comes_of_a_gathered_list_is_one_buffer(world: FakeWorld) -> None:
+    dist.init_process_group("nccl")
+    work = dist.all_gather([torch.empty(3) for _ in range(16)], torch.empty(3), async_op=True)
+    assert [part.shape for part in work.get_future().wait()] == [(16, 3)]
+
+
 def test_fsdp_gathers_and_scatters_on_streams_of_their_own(world: FakeWorld) -> None:
     from torch.distributed.fsdp import fully_shard
 
