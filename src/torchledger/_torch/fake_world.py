@@ -526,9 +526,20 @@ def _replace_objects(world: FakeWorld, patches: Patches) -> None:
             all_gather_object(object_gather_list, obj, group)
 
     def broadcast_object_list(
-        object_list: list[Any], src: int | None = None, group: Any = None, *_: Any, **__: Any
+        object_list: list[Any],
+        src: int | None = None,
+        group: Any = None,
+        device: Any = None,
+        group_src: int | None = None,
     ) -> None:
-        if src not in (None, world.spec.rank):
+        if group_src is not None:
+            src = group_src if group is None else dist.get_global_rank(group, group_src)
+        name = "" if group is None else str(group.group_name)
+        if src is None or src == world.spec.rank:
+            world.messages.publish(object_list, name)
+        elif (sent := world.messages.published(name, src)) is not None:
+            object_list[:] = sent
+        else:
             world.stand_in(f"broadcast_object_list: what rank {src} sends is taken to be what this rank holds")
 
     def scatter_object_list(

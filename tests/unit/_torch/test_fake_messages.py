@@ -109,3 +109,12 @@ def test_groups_are_named_alike_on_all_ranks_whatever_a_process_made_before(tmp_
             dist.init_process_group("gloo")
             names.append(dist.group.WORLD.group_name)
     assert names[0] == names[1]
+
+
+def test_objects_that_a_rank_before_broadcasts_are_known(tmp_path: Path) -> None:
+    sender, receiver = _messages(0, tmp_path), _messages(2, tmp_path)
+    sender.publish([{"lr": 0.1}, 3], "")
+    sender.publish([lambda: None], "")
+    sender.publish(["last"], "")
+    assert [receiver.published("", 0) for _ in range(4)] == [[{"lr": 0.1}, 3], None, ["last"], None]
+    assert receiver.published("other", 0) is None and receiver.published("", 3) is None
