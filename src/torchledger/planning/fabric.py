@@ -312,13 +312,14 @@ def _between(curves: list[CollectiveCurve], kind: str, message_bytes: float, pla
     if lower is upper:
         if lower.placement.ranks == ranks:
             return _priced(_on_curve(lower, message_bytes), spread, None)
-        note = f"beyond the {lower.placement.ranks} ranks that were measured in a node, at their bus bandwidth"
+        note = f"{kind} over {ranks} ranks of a node is priced at the bus bandwidth of {lower.placement.ranks}"
         factor = bus_factor(kind, ranks) / bus_factor(kind, lower.placement.ranks)
         return _priced(_on_curve(lower, message_bytes * factor), spread + 0.3, note)
     low, high = math.log(lower.placement.ranks), math.log(upper.placement.ranks)
     share = (math.log(ranks) - low) / (high - low)
     log_us = (1 - share) * _on_curve(lower, message_bytes) + share * _on_curve(upper, message_bytes)
-    return _priced(log_us, spread + 0.1, f"between {lower.placement.ranks} and {upper.placement.ranks} ranks")
+    note = f"{kind} over {ranks} ranks is priced between those over {lower.placement.ranks} and {upper.placement.ranks}"
+    return _priced(log_us, spread + 0.1, note)
 
 
 def link_factor(kind: str, placement: Placement) -> float:

@@ -76,6 +76,11 @@ def test_between_measured_numbers_of_ranks_the_time_lies_between_theirs() -> Non
     assert two < three < four
 
 
+def test_a_price_between_measured_numbers_of_ranks_says_of_what_it_is() -> None:
+    found = price_collective(find_fabric("h100"), "all_gather", 64 * MIB, Placement(3))
+    assert found.note == "all_gather over 3 ranks is priced between those over 2 and 4"
+
+
 def test_placement_decides_more_than_the_number_of_ranks() -> None:
     fabric = find_fabric("h100+400gb")
     inside = price_collective(fabric, "all_reduce", 256 * MIB, Placement(8, 1))
