@@ -79,7 +79,7 @@ def let_pipelines_run(world: World, patches: Patches) -> None:
 
         def send(self: Any, meta: Any, target: int) -> None:
             if target > self.stage_index:
-                _write_mail(world, self.stage_index, meta.forward_metas)
+                leave_mail(world, self.stage_index, meta.forward_metas)
 
         def vote(self: Any, has_backward: bool, received_acc: Any = None) -> _Vote:
             return _Vote(0 if stages.InferenceMode.needs_dynamic(self._user_meta, has_backward) else 1)
@@ -109,7 +109,7 @@ def let_pipelines_run(world: World, patches: Patches) -> None:
     def send_object_list(original: Callable[..., Any], objects: list[Any], *args: Any, **kwargs: Any) -> Any:
         if not under_way:
             return original(objects, *args, **kwargs)
-        _write_mail(world, under_way[-1].stage_index, tuple(tensors_in(objects)))
+        leave_mail(world, under_way[-1].stage_index, tuple(tensors_in(objects)))
         return None
 
     def recv_object_list(original: Callable[..., Any], objects: list[Any], *args: Any, **kwargs: Any) -> Any:
@@ -126,8 +126,9 @@ def let_pipelines_run(world: World, patches: Patches) -> None:
     pass_through(patches, c10d, "recv_object_list", recv_object_list)
 
 
-def _write_mail(world: World, stage: int, metas: Sequence[Any]) -> None:
-    """Leave what a stage sends to the next one: shapes, strides and dtypes."""
+def leave_mail(world: World, stage: int, metas: Sequence[Any]) -> None:
+    """Leave what a stage sends to the next one: shapes, strides and dtypes. Since torch 2.13 a stage tells them anew
+    when it goes over to evaluation, where it wants no gradients back: that it has wanted some is kept."""
     plain = [
         {
             "shape": list(meta.shape),
@@ -137,6 +138,10 @@ def _write_mail(world: World, stage: int, metas: Sequence[Any]) -> None:
         }
         for meta in metas
     ]
+    before = world.mail.get(stage, [])
+    if [each["shape"] for each in before] == [each["shape"] for each in plain]:
+        for now, then in zip(plain, before, strict=True):
+            now["requires_grad"] = now["requires_grad"] or then["requires_grad"]
     world.mail[stage] = plain
     if world.spec.mail is not None:
         path = Path(world.spec.mail) / f"stage_{stage}.json"

@@ -10,6 +10,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from torchledger._torch.eager_calls import EagerCall, EagerCalls
+from torchledger._torch.fake_pipelines import leave_mail
 from torchledger._torch.fake_streams import install_streams
 from torchledger._torch.fake_world import FakeWorld
 from torchledger._torch.patching import Patches
@@ -292,3 +293,12 @@ def test_the_groups_of_a_mesh_are_the_same_in_a_world_that_is_bound_to_a_device(
     mesh = init_device_mesh("cpu", (4, 4), mesh_dim_names=("dp", "tp"))
     assert dist.get_process_group_ranks(mesh["tp"].get_group()) == [8, 9, 10, 11]
     assert dist.get_process_group_ranks(mesh["dp"].get_group()) == [1, 5, 9, 13]
+
+
+def test_a_stage_that_goes_over_to_evaluation_has_wanted_gradients_back(world: FakeWorld) -> None:
+    trained = torch.empty(4, 8, requires_grad=True)
+    leave_mail(world, 0, [trained])
+    leave_mail(world, 0, [trained.detach()])
+    assert [each["requires_grad"] for each in world.mail[0]] == [True]
+    leave_mail(world, 0, [torch.empty(2, 8)])
+    assert [each["requires_grad"] for each in world.mail[0]] == [False]
