@@ -115,7 +115,7 @@ def count_shares(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], resu
 
 def _fill(result: Any, value: Any) -> None:
     """Whole numbers and truths that are all the same; those of many are one, into which nothing can be written."""
-    if not isinstance(value, (bool, int)):
+    if not isinstance(value, (bool, int, float)):
         return
     if _are_few(result):
         _keep(result, _full(tuple(result.shape), value, result.dtype), None)
@@ -280,11 +280,9 @@ def value_of(value: Any) -> Any:
 def is_small(value: Any) -> bool:
     """True for whole numbers or truth values that are not too many to be followed, and for one number of any kind: a
     counter may be one of floats."""
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.dtype.is_complex:
         return False
-    if value.dtype.is_complex or value.dtype.is_floating_point:
-        return not value.dtype.is_complex and value.numel() == 1
-    return _are_few(value)
+    return value.numel() == 1 if value.dtype.is_floating_point else _are_few(value)
 
 
 def _is_of_whole_numbers(value: Any) -> bool:
@@ -301,7 +299,7 @@ def _is_number(value: Any) -> bool:
     return is_one and value.dtype is not torch.bool and not value.dtype.is_floating_point
 
 
-def _full(shape: tuple[int, ...], value: int, dtype: torch.dtype) -> Any:
+def _full(shape: tuple[int, ...], value: float, dtype: torch.dtype) -> Any:
     with _disable_current_modes():
         return torch.full(shape, value, dtype=dtype)
 

@@ -259,6 +259,7 @@ def test_whole_numbers_that_are_all_the_same_are_known_however_they_are_made(fak
     ):
         assert int(ones.sum()) == numel and bool(ones.bool().all())
     assert not bool(torch.zeros_like(like).any()) and int(like.new_zeros(numel).sum()) == 0
+    assert int(torch.full((numel,), 7.0, dtype=torch.int64, device="cuda")[0]) == 7
     assert torch.ones_like(like, dtype=torch.bool).all()
 
 
