@@ -61,18 +61,27 @@ def draw_passes(seed: int, signals: Mapping[str, float] | None = None) -> Iterat
         given, weighted, made = case.shapes
         if min(made) < 1 or max(map(math.prod, (given, weighted, made))) > _MOST_ELEMENTS:
             continue
-        size = 2 if case.precision in ("bfloat16", "float16") else 4
-        moved = (math.prod(given) + math.prod(made)) * size
-        needed_us = max(case.flops / _RATES[case.precision], moved / 3e6)
+        needed_us = _needed_us(case)
         if needed_us < 4000 and pick.random() < (60 / max(60, needed_us)) ** 0.6:
             yield case
+
+
+def _element_bytes(case: ConvolutionCase) -> int:
+    return 2 if case.precision in ("bfloat16", "float16") else 4
+
+
+def _needed_us(case: ConvolutionCase) -> float:
+    """What a forward takes about, by its FLOPs or by what it moves."""
+    given, _, made = case.shapes
+    moved = (math.prod(given) + math.prod(made)) * _element_bytes(case)
+    return max(case.flops / _RATES[case.precision], moved / 3e6)
 
 
 def draw_large(drawn: Iterator[ConvolutionCase], seed: int) -> Iterator[ConvolutionCase]:
     """Of each configuration that is ``drawn`` a larger one, by its batch, its picture or both."""
     pick = random.Random(f"large {seed}")
     for case in drawn:
-        size = 2 if case.precision in ("bfloat16", "float16") else 4
+        size = _element_bytes(case)
         wanted = _MOST_ELEMENTS * (_LARGE_ELEMENTS * 2 / size / _MOST_ELEMENTS) ** pick.random()
         factor = wanted / max(map(math.prod, case.shapes))
         by_picture = factor ** pick.choice((0.0, 0.3, 0.5, 1.0))
@@ -83,12 +92,10 @@ def draw_large(drawn: Iterator[ConvolutionCase], seed: int) -> Iterator[Convolut
             height=1 if case.height == 1 else round(case.height * side),
             width=round(case.width * side),
         )
-        given, _, made = larger.shapes
         most = max(map(math.prod, larger.shapes))
         if not _MOST_ELEMENTS < most <= _LARGE_BLOCK_BYTES / 3 / size or larger.count > 8192 or larger.height > 2048:
             continue
-        moved = (math.prod(given) + math.prod(made)) * size
-        needed_us = max(larger.flops / _RATES[larger.precision], moved / 3e6)
+        needed_us = _needed_us(larger)
         if needed_us < _LONGEST_LARGE_US and pick.random() < (_LONG_LARGE_US / max(_LONG_LARGE_US, needed_us)) ** 0.6:
             yield larger
 

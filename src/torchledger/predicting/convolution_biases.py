@@ -4,7 +4,6 @@ their own (torch 2.11 and 2.13: ``_convolution`` and ``convolution_backward`` in
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 from torchledger.nouns import StepCall, TensorArgument
@@ -12,6 +11,7 @@ from torchledger.predicting.eager_launches import launch_of
 from torchledger.work.categories import operator_name
 from torchledger.work.element_sizes import element_size
 from torchledger.work.settings import setting
+from torchledger.work.tensor_layouts import row_major
 
 _IMAGE_AND_WEIGHT, _OF_GRADIENTS, _MASK_OF_BIAS = 2, 3, 2
 _FEWEST_DIMENSIONS = 3
@@ -30,18 +30,16 @@ def bias_work(call: StepCall, device: str) -> StepCall | None:
             return None
         made = launch.buffers[-1]
         result = TensorArgument(made.shape, made.dtype, made.stride)
-        channels = made.shape[1]
-        bias = TensorArgument(
-            (1, channels, *(1 for _ in made.shape[2:])), made.dtype, (channels, *(1 for _ in made.shape[1:]))
-        )
-        return _call(call, "aten::add_", (result, bias), 2 * _bytes((result,)) + _bytes((bias,)))
+        each_channel = (1, made.shape[1], *(1 for _ in made.shape[2:]))
+        bias = TensorArgument(each_channel, made.dtype, row_major(each_channel))
+        return _call(call, "aten::add_", (result, bias), 2 * _bytes(result) + _bytes(bias))
     if name == "convolution_backward" and len(given) == _OF_GRADIENTS:
         asked = setting(call.settings, "output_mask") or ()
         if len(asked) <= _MASK_OF_BIAS or not asked[_MASK_OF_BIAS]:
             return None
         gradient = given[0]
         dims = (0, *range(2, len(gradient.shape)))
-        moved = _bytes((gradient,)) + gradient.shape[1] * (element_size(gradient.dtype) or 4)
+        moved = _bytes(gradient) + gradient.shape[1] * (element_size(gradient.dtype) or 4)
         return replace(_call(call, "aten::sum", (gradient,), moved), settings=(("dim", dims),))
     return None
 
@@ -51,8 +49,8 @@ def _adds_itself(image: TensorArgument, weight: TensorArgument) -> bool:
     return is_one_each and (image.stride is None or image.stride[1] != 1)
 
 
-def _bytes(tensors: Sequence[TensorArgument]) -> int:
-    return sum(math.prod(each.shape) * (element_size(each.dtype) or 4) for each in tensors)
+def _bytes(tensor: TensorArgument) -> int:
+    return math.prod(tensor.shape) * (element_size(tensor.dtype) or 4)
 
 
 def _call(call: StepCall, name: str, arguments: tuple[TensorArgument, ...], bytes_moved: int) -> StepCall:

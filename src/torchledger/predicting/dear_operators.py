@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from torchledger.nouns import StepCall
 from torchledger.work.categories import operator_name
+from torchledger.work.kernel_counts import MASKS
 from torchledger.work.settings import setting
 
 _DEAR_US: Mapping[str, float] = {
@@ -45,7 +46,6 @@ times ``aten::mul`` take at least."""
 
 _AT_PLACES = ("index", "index_put", "_index_put_impl")
 _BY_TRUTH_VALUES_US, _ADDED_UP_US = 24.0, 64.0
-_MASKS = ("bool", "uint8")
 
 
 def dear_us(call: StepCall) -> float:
@@ -55,4 +55,4 @@ def dear_us(call: StepCall) -> float:
         return _DEAR_US.get(name, 0.0)
     if name != "index" and setting(call.settings, "accumulate") == (1,):
         return _ADDED_UP_US
-    return _BY_TRUTH_VALUES_US * any(each.dtype in _MASKS for each in call.arguments[1:])
+    return _BY_TRUTH_VALUES_US * any(each.dtype in MASKS for each in call.arguments[1:])

@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from torchledger.nouns import TensorArgument
 from torchledger.work.categories import operator_name
 from torchledger.work.element_sizes import element_size
+from torchledger.work.kernel_counts import MASKS
 from torchledger.work.meetings import meeting_of
 from torchledger.work.settings import Settings
 from torchledger.work.tensor_layouts import is_contiguous
-from torchledger.work.walks import GROUP_BLOCK, power_below, waves_of
+from torchledger.work.walks import GROUP_BLOCK, WARP, power_below, waves_of
 
 
 @dataclass(frozen=True)
@@ -391,8 +392,8 @@ def _rows_put(call: _Call) -> Parts | None:
     return Parts(f"{sort}, {meeting.kind}", (1, call.megabytes, meeting.taken / 1e3, meeting.steps))
 
 
-_MOST_AT_ONCE, _WARP = 2048, 32
-"""Rows that one block sorts, and threads of a warp."""
+_MOST_AT_ONCE = 2048
+"""Rows that one block sorts."""
 
 
 def _indexed(call: _Call) -> Parts | None:
@@ -402,7 +403,7 @@ def _indexed(call: _Call) -> Parts | None:
     Where a table does not fit into the cache, each value is loaded from memory in sectors of 32 bytes.
     """
     table, *places = call.shapes
-    if not places or "indices" in call.settings or any(each.dtype in ("bool", "uint8") for each in call.tensors[1:]):
+    if not places or "indices" in call.settings or any(each.dtype in MASKS for each in call.tensors[1:]):
         return None
     count, width = math.prod(max(places, key=math.prod)), math.prod(table[len(places) :])
     size = call.item_size
@@ -455,18 +456,18 @@ def _grouped(call: _Call) -> Parts | None:
         return None
     if call.is_backward:
         channel = math.prod(shape[2:])
-        threads = GROUP_BLOCK if channel >= GROUP_BLOCK else _WARP
+        threads = GROUP_BLOCK if channel >= GROUP_BLOCK else WARP
         waves = waves_of(shape[0] * shape[1], threads)
-        by_block = math.ceil(shape[0] / _WARP) if shape[0] > _SUMMED_BY_THREADS else shape[0]
+        by_block = math.ceil(shape[0] / WARP) if shape[0] > _SUMMED_BY_THREADS else shape[0]
         return Parts(
-            "small channels" if threads == _WARP else "channels",
+            "small channels" if threads == WARP else "channels",
             (1, waves, waves * math.ceil(channel / threads) / 1e1, call.megabytes, by_block / 1e1),
         )
     rows = shape[0] * groups
     size = math.prod(shape) // rows
-    threads = GROUP_BLOCK if size >= GROUP_BLOCK else _WARP
+    threads = GROUP_BLOCK if size >= GROUP_BLOCK else WARP
     waves, steps = waves_of(rows, threads), math.ceil(size / threads)
-    way = "small groups" if threads == _WARP else "groups"
+    way = "small groups" if threads == WARP else "groups"
     return Parts(way, (1, waves, waves * steps / 1e1, call.megabytes))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from torchledger.work.kernel_counts import MASKS
 from torchledger.work.op_shapes import OpCall, Tensor
 
 BARRIER = "c10d::barrier"
@@ -38,7 +39,6 @@ _ALWAYS: Mapping[str, int] = {
     BARRIER: 1,
 }
 
-_MASKS = ("bool", "uint8")
 _FLOATS = ("float32", "float16", "bfloat16")
 _NOT_SAID = ("", "None")
 
@@ -70,4 +70,4 @@ def _of_masks(call: OpCall) -> int:
     if values is not None and values.numel == 1:
         return 0
     given = indices if isinstance(indices, tuple) else (indices,)
-    return sum(isinstance(each, Tensor) and each.dtype in _MASKS for each in given)
+    return sum(isinstance(each, Tensor) and each.dtype in MASKS for each in given)

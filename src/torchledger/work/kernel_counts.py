@@ -83,7 +83,9 @@ _ACCUMULATES = {"index_put": -1, "_index_put_impl": -2}
 """Where among the options they are told whether to add up."""
 INTEGERS = ("int64", "int32")
 """What indices are of."""
-_MASKS, _WITH_VALUE = ("bool", "uint8"), 3
+MASKS = ("bool", "uint8")
+"""What truth values that choose elements are of."""
+_WITH_VALUE = 3
 _LARGEST_OF_BAGS = "2"
 """The mode of a bag that keeps its largest values: their gradients are scattered, nothing is sorted."""
 
@@ -125,7 +127,7 @@ def is_filled_by_mask(tensors: Sequence[tuple[tuple[int, ...], str | None]]) -> 
 
     A number on the device is written otherwise, but one that stands in a program's text is the host's.
     """
-    return len(tensors) == _WITH_VALUE and tensors[1][1] in _MASKS and tensors[2][0] == ()
+    return len(tensors) == _WITH_VALUE and tensors[1][1] in MASKS and tensors[2][0] == ()
 
 
 def kernels_of_launch(launch: Launch) -> int:

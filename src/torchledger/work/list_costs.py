@@ -46,12 +46,12 @@ def _optimizer(call: OpCall) -> Cost | None:
     if not call.tensor_list(0):
         return None
     places = _WRITTEN_BY_OPTIMIZER[call.base_name]
-    if is_rescaling(call):
+    if _is_rescaling(call):
         places = (*places, _GRADIENTS)
     return memory_cost(call.tensors, [tensor for place in places for tensor in call.tensor_list(place)])
 
 
-def is_rescaling(call: OpCall) -> bool:
+def _is_rescaling(call: OpCall) -> bool:
     """Whether a fused optimizer divides the gradients by a scaler's scale, and writes them back (ATen's
     ``FusedAdamKernel`` and ``FusedSgdKernel`` do if they are given one)."""
     place = _GRADIENT_SCALE.get(call.base_name)

@@ -14,14 +14,11 @@ from dataclasses import dataclass
 from torchledger.nouns import TensorArgument
 from torchledger.work.categories import operator_name
 from torchledger.work.settings import Settings, setting
+from torchledger.work.walks import WARP, WARPS_AT_ONCE
 
 _ADDING = frozenset(("index_put", "_index_put_impl", "_unsafe_index_put"))
-_WARP = 32
 _READ_AT_ONCE = 4
 """Elements of a value that a thread has at once."""
-
-_WARPS_AT_ONCE = 132 * 64
-"""Of an H100 or H200, on which costs are learned."""
 
 _LEFT_IDLE = 8
 """How many values of narrow meetings take as long as one that a warp goes through alone: a warp works on some of its
@@ -40,7 +37,7 @@ class Meeting:
     @property
     def kind(self) -> str:
         """By which of the kernels."""
-        return "of single elements" if self.width == 1 else "of narrow values" if self.width <= _WARP else "of values"
+        return "of single elements" if self.width == 1 else "of narrow values" if self.width <= WARP else "of values"
 
     @property
     def steps(self) -> int:
@@ -50,8 +47,8 @@ class Meeting:
         (512, 62797)
         """
         meeting = max(1.0, self.taken / self.places)
-        each = _LEFT_IDLE if self.width <= _WARP else -(-self.width // (_WARP * _READ_AT_ONCE))
-        return math.ceil(max(meeting, each * self.taken * self.outer / _WARPS_AT_ONCE))
+        each = _LEFT_IDLE if self.width <= WARP else -(-self.width // (WARP * _READ_AT_ONCE))
+        return math.ceil(max(meeting, each * self.taken * self.outer / WARPS_AT_ONCE))
 
 
 def meeting_of(name: str, arguments: Sequence[TensorArgument], settings: Settings | None) -> Meeting | None:

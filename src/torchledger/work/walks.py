@@ -20,12 +20,14 @@ from torchledger.work.settings import Settings, setting
 Way = Literal["whole", "inner", "outer", "thin"]
 """Over all of a tensor, along its fastest dimension, across it, and across fewer than a warp of its elements."""
 
-_WARP = 32
+WARP = 32
 _MULTIPROCESSORS = 132
 """As many as an H100 or H200 has, on which costs are learned; other devices' costs are theirs by lanes and clocks."""
 
 _THREADS = 2048
 """Threads that a multiprocessor holds."""
+
+WARPS_AT_ONCE = _MULTIPROCESSORS * _THREADS // WARP
 
 _MOST_BLOCKS = 32
 _SOFTMAX_BLOCK, _SCAN_BLOCK, _SELECT_BLOCK, GROUP_BLOCK = 1024, 512, 1024, 512
@@ -77,7 +79,7 @@ class Walk:
             return "whole"
         if self.inner == 1:
             return "inner"
-        return "outer" if self.inner >= _WARP else "thin"
+        return "outer" if self.inner >= WARP else "thin"
 
 
 def family_of_walk(name: str) -> str | None:
@@ -162,7 +164,7 @@ def _softmax_steps(walk: Walk) -> int:
         return -(-walk.size // (threads * _SOFTMAX_READS)) * waves_of(walk.outer, threads)
     across = min(walk.inner, _SOFTMAX_BLOCK)
     along = 1
-    if across <= 2 * _WARP <= walk.size:
+    if across <= 2 * WARP <= walk.size:
         while across * along * 2 <= _SOFTMAX_BLOCK and along * 2 <= walk.size:
             along *= 2
     blocks = walk.outer * -(-walk.inner // across)
@@ -189,11 +191,11 @@ def _reduction_steps(walk: Walk) -> int:
     """
     results = walk.outer * walk.inner
     is_inner = walk.inner == 1
-    vector = _AT_ONCE if (walk.size >= _AT_ONCE * _WARP if is_inner else walk.inner % _AT_ONCE == 0) else 1
+    vector = _AT_ONCE if (walk.size >= _AT_ONCE * WARP if is_inner else walk.inner % _AT_ONCE == 0) else 1
     fastest, other = (walk.size, results) if is_inner else (results, walk.size)
     most = _REDUCTION_BLOCK // (1 if is_inner else vector)
     fastest = max(1, fastest // vector)
-    width = min(power_below(fastest), _WARP)
+    width = min(power_below(fastest), WARP)
     height = min(power_below(other), most // width)
     width = min(power_below(fastest), most // height)
     own = walk.size / width if is_inner else float(walk.size)
@@ -225,5 +227,5 @@ def waves_of(blocks: int, threads: int) -> int:
     >>> waves_of(528, 512), waves_of(529, 512), waves_of(132 * 32, 32)
     (1, 2, 1)
     """
-    at_once = _MULTIPROCESSORS * min(_MOST_BLOCKS, max(1, _THREADS // max(_WARP, threads)))
+    at_once = _MULTIPROCESSORS * min(_MOST_BLOCKS, max(1, _THREADS // max(WARP, threads)))
     return -(-blocks // at_once)
