@@ -629,15 +629,24 @@ def time_all(cases: Sequence[tuple[dict[str, Any], Callable[[], dict[str, Call]]
 
 
 def run_attention(
-    out: Path, *, tiny: bool, limit_s: float, skip: int = 0, seed: str = "2026-11", kind: str = "usual"
+    out: Path,
+    *,
+    tiny: bool,
+    limit_s: float,
+    skip: int = 0,
+    seed: str = "2026-11",
+    kind: str = "usual",
+    backends: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """All backends' cases in turns, so that what the limit cuts off is a part of each."""
+    """All backends' cases, or those of ``backends`` alone, in turns, so that what the limit cuts off is a part of
+    each."""
     import torch
 
     place = torch.device("cuda")
     draws = {"usual": functools.partial(draw_attention, tiny=tiny), "windows": draw_windows, "few": draw_few}
     draw = draws[kind]
-    drawn = [list(draw(backend, count, seed=seed)) for backend, count in _ATTENTION.items()]
+    counts = dict.fromkeys(backends, max(_ATTENTION.values())) or _ATTENTION
+    drawn = [list(draw(backend, count, seed=seed)) for backend, count in counts.items()]
     turns = range(max(map(len, drawn)))
     cases = [each[turn] for turn in turns for each in drawn if turn < len(each)][skip:]
     torch.empty(1, device=place)
@@ -809,6 +818,7 @@ def main() -> None:
     parser.add_argument("--seed", default="2026-11", help="of `attention`'s configurations")
     parser.add_argument("--windows", action="store_true", help="of short sequences with biases and dropout")
     parser.add_argument("--few", action="store_true", help="of few queries against many keys, as in decoding")
+    parser.add_argument("--backends", nargs="*", choices=tuple(_ATTENTION), default=(), help="attention of these alone")
     parser.add_argument("--limit", type=float, default=60.0)
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")))
     arguments = parser.parse_args()
@@ -820,6 +830,7 @@ def main() -> None:
         answer = run_attention(
             arguments.out, tiny=tiny, limit_s=arguments.limit, skip=arguments.skip, seed=arguments.seed,
             kind="windows" if arguments.windows else "few" if arguments.few else "usual",
+            backends=arguments.backends,
         )  # fmt: skip
     elif part == "states":
         answer = run_states(arguments.out, limit_s=arguments.limit)

@@ -7,7 +7,8 @@ image and that of the weight, warm. A transposed convolution's forward is the gr
 ``--draw layers [--weights depthwise=30 groups=20] [--precisions tf32=1 float32=1]`` draws layers of networks over
 images instead (``drawn_layers.py``); ``--gradients 0.25`` times the gradients of a quarter of the configurations, and
 of the others the forward alone; ``--first 1`` gradients alone. ``--large`` makes each of them larger, by its batch or
-its picture, until its largest tensor has 60 to 600 million elements (half as many of four bytes).
+its picture, until its largest tensor has 60 to 600 million elements (half as many of four bytes), or by
+``--large 12`` 12 to 120.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ COLUMNS = (
 )
 WIDTHS = (64, 80, 96, 128, 160, 192, 240, 256, 320, 384, 480, 512, 640, 768, 1024, 1280, 1536, 2048)
 _BLOCK_BYTES, _LARGE_BLOCK_BYTES = 3 << 28, 3_750_000_000
-_MOST_ELEMENTS, _LARGE_ELEMENTS = 6e7, 6e8
+_MOST_ELEMENTS = 6e7
 _LONGEST_LARGE_US, _LONG_LARGE_US = 20_000, 1_000
 _LONGEST_NAME, _LONGEST_NAMES = 260, 1800
 _RATES = {"float32": 3e7, "tf32": 2e8, "bfloat16": 4e8, "float16": 4e8}
@@ -77,12 +78,13 @@ def _needed_us(case: ConvolutionCase) -> float:
     return max(case.flops / _RATES[case.precision], moved / 3e6)
 
 
-def draw_large(drawn: Iterator[ConvolutionCase], seed: int) -> Iterator[ConvolutionCase]:
-    """Of each configuration that is ``drawn`` a larger one, by its batch, its picture or both."""
+def draw_large(drawn: Iterator[ConvolutionCase], seed: int, least: float = _MOST_ELEMENTS) -> Iterator[ConvolutionCase]:
+    """Of each configuration that is ``drawn`` a larger one, by its batch, its picture or both: the largest of its
+    tensors has from ``least`` elements to ten times as many."""
     pick = random.Random(f"large {seed}")
     for case in drawn:
         size = _element_bytes(case)
-        wanted = _MOST_ELEMENTS * (_LARGE_ELEMENTS * 2 / size / _MOST_ELEMENTS) ** pick.random()
+        wanted = least * (10 * 2 / size) ** pick.random()
         factor = wanted / max(map(math.prod, case.shapes))
         by_picture = factor ** pick.choice((0.0, 0.3, 0.5, 1.0))
         side = by_picture if case.height == 1 else math.sqrt(by_picture)
@@ -93,7 +95,7 @@ def draw_large(drawn: Iterator[ConvolutionCase], seed: int) -> Iterator[Convolut
             width=round(case.width * side),
         )
         most = max(map(math.prod, larger.shapes))
-        if not _MOST_ELEMENTS < most <= _LARGE_BLOCK_BYTES / 3 / size or larger.count > 8192 or larger.height > 2048:
+        if not least < most <= _LARGE_BLOCK_BYTES / 3 / size or larger.count > 8192 or larger.height > 2048:
             continue
         needed_us = _needed_us(larger)
         if needed_us < _LONGEST_LARGE_US and pick.random() < (_LONG_LARGE_US / max(_LONG_LARGE_US, needed_us)) ** 0.6:
@@ -314,7 +316,9 @@ def main() -> None:
     parser.add_argument("--signals", nargs="*", type=of_signals, default=(), help="passes of these alone: KIND=WEIGHT")
     parser.add_argument("--gradients", type=float, default=1.0, metavar="SHARE", help="of configurations")
     parser.add_argument("--first", type=int, default=0, choices=range(len(PASSES)), help="pass; 1: no forwards")
-    parser.add_argument("--large", action="store_true", help="tensors of 60 to 600 million elements")
+    parser.add_argument(
+        "--large", type=float, nargs="?", const=60.0, metavar="MILLIONS", help="tensors of so many elements at least"
+    )
     options = parser.parse_args()
     gc.disable()
     if options.draw == "layers":
@@ -322,7 +326,7 @@ def main() -> None:
     else:
         drawn = draw_passes(options.seed, dict(options.signals))
     if options.large:
-        drawn = draw_large(drawn, options.seed)
+        drawn = draw_large(drawn, options.seed, options.large * 1e6)
     cases = [next(drawn) for _ in range(options.count)]
     points = [(asdict(case), case.precision) for case in cases]
     rows, names = chosen_and_timed(
