@@ -38,7 +38,7 @@ from torchledger._torch.patching import Patches
 from torchledger._torch.schemas import parameters_of
 from torchledger._torch.storages import HeardMemory, StorageWatch
 from torchledger._torch.tensors import is_nested, tensors_in
-from torchledger._torch.user_lines import PLANS_BEGIN, is_of_python
+from torchledger._torch.user_lines import begins_plan, is_of_python
 from torchledger.claims import claim
 from torchledger.signals import let_through
 from torchledger.work.collectives import collective_kind
@@ -439,7 +439,7 @@ class EagerCalls(TorchDispatchMode):
         while frame is not None:
             code = frame.f_code
             file = code.co_filename
-            if file == PLANS_BEGIN:
+            if begins_plan(frame):
                 break
             if file.startswith(_DISPATCH):
                 pass

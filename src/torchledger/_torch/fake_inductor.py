@@ -19,6 +19,7 @@ import torch
 
 from torchledger._torch.composites import fused_with_collectives, unfused
 from torchledger._torch.dynamo import forget_what_was_compiled, keep_out_of, make_states_under
+from torchledger._torch.fake_graph_values import follow_values_of_graphs
 from torchledger._torch.fake_packages import package_without_libraries
 from torchledger._torch.fake_tensors import FakeTensors
 from torchledger._torch.fake_triton import patch_triton
@@ -47,6 +48,7 @@ def compile_for_fake_device(
     _tell_of_device(patches)
     patch_triton(patches, device.compute_capability or (0, 0))
     run_without_kernels(patches, mode)
+    follow_values_of_graphs(patches, mode)
     package_without_libraries(patches, mode, note)
     _switch_off_graphs_and_caches(patches, note)
     _fold_on_host(patches)

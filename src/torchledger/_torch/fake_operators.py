@@ -141,7 +141,7 @@ def note_choices(func: Any, args: Sequence[Any], result: Any) -> None:
     elif name in _BELOW | _ABOVE and hasattr(args[0], "_is_uniform") and type(args[1]) is float:
         below = min(max(args[1], 0.0), 1.0)
         result._share = below if name in _BELOW else 1 - below
-    elif name in _CHOOSES and args[0].dim():
+    elif name in CHOOSES and args[0].dim():
         chosen = result[-1] if isinstance(result, (tuple, list)) else result
         places = args[2 if name == "aten::topk" else 1 :][:1]
         size = args[0].shape[places[0] if places and type(places[0]) is int else -1]
@@ -158,7 +158,7 @@ def note_choices(func: Any, args: Sequence[Any], result: Any) -> None:
         if type(chosen) is type(size) is int and size:
             result._share = min(1.0, chosen / size)
     elif isinstance(result, torch.Tensor) and (name in _KEEPS or _is_shifted(name, args)):
-        for attribute in ("_choices", "_share", "_is_uniform"):
+        for attribute in KEPT_OF_CHOICES:
             if hasattr(args[0], attribute):
                 setattr(result, attribute, getattr(args[0], attribute))
 
@@ -193,7 +193,12 @@ _MOST_LEVELS = 16
 
 _UNIFORM = ("aten::rand", "aten::rand_like")
 _BELOW, _ABOVE = frozenset(("aten::lt", "aten::le")), frozenset(("aten::gt", "aten::ge"))
-_CHOOSES = ("aten::topk", "aten::argmax", "aten::argmin", "aten::max", "aten::min", "aten::sort")
+CHOOSES = ("aten::topk", "aten::argmax", "aten::argmin", "aten::max", "aten::min", "aten::sort")
+"""Operators whose numbers choose, whatever they are given."""
+
+KEPT_OF_CHOICES = ("_choices", "_share", "_is_uniform")
+"""The attributes of a fake tensor that ``note_choices`` keeps with it."""
+
 _PUTS = ("aten::scatter_", "aten::scatter")
 _KEEPS = tuple(
     f"aten::{name}"
@@ -214,12 +219,15 @@ def _truths_in(mask: Any) -> int | None:
 
 
 def _nonzero(tensor: Any) -> Any:
+    """Dimension by dimension in memory, as ``Nonzero.cu`` writes them."""
     if (truths := _truths_in(tensor)) is not None:
-        return _indices(tensor, truths, tensor.dim())
-    if (taken := taken_by(tensor)) is not None:
-        return _indices(tensor, taken[0], tensor.dim())
-    count, share = tensor.numel(), getattr(tensor, "_share", None)
-    return _indices(tensor, count if share is None else math.ceil(count * share), tensor.dim())
+        size = truths
+    elif (taken := taken_by(tensor)) is not None:
+        size = taken[0]
+    else:
+        count, share = tensor.numel(), getattr(tensor, "_share", None)
+        size = count if share is None else math.ceil(count * share)
+    return _indices(tensor, tensor.dim(), size).t()
 
 
 def _masked(tensor: Any, mask: Any) -> Any:

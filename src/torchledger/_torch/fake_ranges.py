@@ -16,7 +16,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-_SPREAD, _RANGE = "_spread", "_range"
+_SPREAD, _RANGE = KEPT_OF_RANGES = "_spread", "_range"
+"""The attributes of a fake tensor that ``note_ranges`` keeps with it."""
 
 _SAMPLE, _SCATTER = 4096, 2_654_435_761
 """So many numbers of the host are looked at, so far from one another."""
@@ -132,13 +133,13 @@ def note_ranges(func: Any, args: Sequence[Any], result: Any) -> None:
         if first is not None and second is not None and first.spread is second.spread:
             setattr(result, _RANGE, first.within(second))
     elif name in _KEEPS:
-        for attribute in (_SPREAD, _RANGE):
+        for attribute in KEPT_OF_RANGES:
             if hasattr(source, attribute):
                 setattr(result, attribute, getattr(source, attribute))
 
 
 def _forget(tensor: FakeTensor) -> None:
-    for attribute in (_SPREAD, _RANGE):
+    for attribute in KEPT_OF_RANGES:
         if hasattr(tensor, attribute):
             delattr(tensor, attribute)
 

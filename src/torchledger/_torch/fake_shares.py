@@ -23,6 +23,9 @@ from torchledger._torch.tensors import tensors_in, tree_map
 _SHARES = "_shares"
 """The attribute of a fake tensor that holds them: a tensor of the host."""
 
+KEPT_OF_SHARES = (_SHARES, "_at_limit", "_stand_in")
+"""The attributes that hold what is known of a fake tensor's values."""
+
 _MOST = 1 << 14
 """So many numbers are kept at most: there are few experts and ranks."""
 
@@ -170,6 +173,22 @@ def _follow(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: A
     for tensor, value in zip(made, values, strict=False):
         if isinstance(tensor, FakeTensor) and tensor.shape == value.shape:
             _keep(tensor, value, origin)
+
+
+def follow_known(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+    """Keep what any operator makes of arguments that are all known, where nothing is kept of its ``result`` yet."""
+    made = list(tensors_in((result,)))
+    if not made or any(shares_of(each) is not None for each in made) or func._schema.is_mutable:
+        return
+    given = list(tensors_in((args, kwargs)))
+    is_drawn = torch.Tag.nondeterministic_seeded in func.tags
+    if not is_drawn and all(value_of(each) is not None for each in given) and _is_made_of_any(given, made):
+        _follow(func, args, kwargs, result)
+
+
+def _is_made_of_any(given: Sequence[Any], made: Sequence[Any]) -> bool:
+    """Without tensors whole numbers alone are made: what a plan fills with floats is a model's."""
+    return bool(given) or all(_is_of_whole_numbers(each) for each in made)
 
 
 def _follow_truths(func: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:

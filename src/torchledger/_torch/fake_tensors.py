@@ -13,9 +13,10 @@ import os
 import sys
 import threading
 import types
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
@@ -53,6 +54,7 @@ from torchledger._torch.fake_limits import at_limit, follow_limits
 from torchledger._torch.fake_loops import FakeLoops
 from torchledger._torch.fake_operators import (
     COALESCED,
+    KEPT_OF_CHOICES,
     ONLY_THERE,
     SIZED,
     NoShapeError,
@@ -62,9 +64,9 @@ from torchledger._torch.fake_operators import (
     spread_over_choices,
     work_of_coalesced,
 )
-from torchledger._torch.fake_ranges import note_ranges, taken_by
+from torchledger._torch.fake_ranges import KEPT_OF_RANGES, note_ranges, taken_by
 from torchledger._torch.fake_scalars import let_sequences_be_read
-from torchledger._torch.fake_shares import ARE_SHARES, count_shares, origin_of, shares_of
+from torchledger._torch.fake_shares import ARE_SHARES, KEPT_OF_SHARES, count_shares, origin_of, shares_of
 from torchledger._torch.fake_sparse import MASKED, MERGES, SPARSE, is_sparse, leaves_out_padding, with_padding
 from torchledger._torch.fake_subclasses import are_of_program, as_plain, take_subclasses, unpacks_itself
 from torchledger._torch.fake_triton import NAMESPACE as TRITON_KERNELS
@@ -97,6 +99,9 @@ _ALL_DATA_BYTES = 1 << 30
 READ_BYTES = 1 << 28
 """What an operator on real tensors may read in all: a batch is put together, a model's weights are not computed."""
 
+KEPT = (*KEPT_OF_SHARES, *KEPT_OF_CHOICES, *KEPT_OF_RANGES)
+"""The attributes of a tensor without values that hold what is known of these."""
+
 _OF_GROUPS = frozenset({"c10d", "_c10d_functional", "symm_mem", "_dtensor"})
 
 _DEVICE = torch.ops.prim.device.default
@@ -116,6 +121,33 @@ _CHANGES = 1e-3
 _NUMBERS = "1.0 and a little more, less each time"
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What an operator of a compiled graph is given that decides how large its result is, or what number it reads."""
+
+    operator: str
+    tensors: tuple[Any, ...]
+
+
+@contextmanager
+def _lent(tensors: Sequence[Any], to: Sequence[Any]) -> Iterator[bool]:
+    """Let tensors without values hold meanwhile what is known of others."""
+    lent = [
+        (each, name, value)
+        for known, each in zip(tensors, to, strict=True)
+        if isinstance(each, FakeTensor) and each is not known
+        for name in KEPT
+        if not hasattr(each, name) and (value := getattr(known, name, None)) is not None
+    ]
+    for each, name, value in lent:
+        setattr(each, name, value)
+    try:
+        yield bool(lent)
+    finally:
+        for each, name, _ in lent:
+            delattr(each, name)
+
+
 class _OfThread(threading.local):
     """What a mode is about on one thread."""
 
@@ -124,6 +156,8 @@ class _OfThread(threading.local):
         self.in_kernel_invocation = False
         self.is_inside = False
         self.is_followed = False
+        self.is_unheard = False
+        self.asked: deque[Asked] = deque()
 
 
 class _OnThreads(TorchDispatchMode):
@@ -216,11 +250,45 @@ class FakeTensors(FakeTensorMode, _OnThreads):
 
     def note(self, asked: str, value: bool | int | float | str, source: str | None = None) -> None:
         """Note that the program asked for something, at the line ``source`` if it is known, and was given ``value``."""
+        if self._of_thread.is_unheard:
+            return
         with self._lock:
             key = source or self.line(), asked, str(value)
             self._stand_ins[key] += 1
             self._asked.pop(key, None)
             self._asked[key] = None
+
+    @contextmanager
+    def unheard(self) -> Iterator[None]:
+        """What the calling thread computes meanwhile is none of the program's."""
+        here, before = self._of_thread, self.n_operators
+        was = here.is_unheard, here.is_followed
+        here.is_unheard = here.is_followed = True
+        try:
+            yield
+        finally:
+            here.is_unheard, here.is_followed = was
+            self.n_operators = before
+
+    @contextmanager
+    def asked_by_graph(self, asked: deque[Asked]) -> Iterator[None]:
+        """A compiled graph is called on the calling thread, whose operators are ``asked`` for values in turn."""
+        here = self._of_thread
+        before, here.asked = here.asked, asked
+        try:
+            yield
+        finally:
+            here.asked = before
+
+    def _known_in_graph(self, func: Any, args: Any, kwargs: Any) -> AbstractContextManager[bool | None]:
+        """Has tensors that a graph's kernels filled hold for one call what is known of them."""
+        for place, each in enumerate(self._of_thread.asked):
+            if each.operator == str(func):
+                given = list(tensors_in((args, kwargs)))
+                if [one.shape for one in given] == [one.shape for one in each.tensors]:
+                    del self._of_thread.asked[place]
+                    return _lent(each.tensors, given)
+        return nullcontext()
 
     def decide(self, file: str, lines: Mapping[int, tuple[str | None, Sequence[bool]]]) -> None:
         """A file is a generated wrapper: ``lines`` of it that ask for a truth value are told these in turn, over and
@@ -252,6 +320,11 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             with as_plain(args, kwargs):
                 return self.__torch_dispatch__(func, (FakeTensor,), args, kwargs)
         # A profiler of the program's that is cut off between its marks ends the process at its exit.
+        if self._of_thread.asked and not self._of_thread.is_inside:
+            with self._known_in_graph(func, args, kwargs) as is_known:
+                if is_known:
+                    with self.asked_by_graph(deque()):
+                        return self.__torch_dispatch__(func, types, args, kwargs)
         if self.is_over and getattr(func, "namespace", None) != "profiler":
             if threading.get_ident() != self._thread:
                 threading.Event().wait()  # for ever: C++ that must not throw may have asked

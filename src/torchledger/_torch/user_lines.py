@@ -19,8 +19,7 @@ import torchledger
 
 _TORCH = str(Path(torch.__file__).parent) + "/"
 _OURS = str(Path(torchledger.__file__).parent) + "/"
-PLANS_BEGIN = f"{_OURS}planning/dry_run.py"
-"""Where a plan begins to run a program: what called that is no part of it."""
+_PLANS, _RUN_PROGRAM = f"{_OURS}planning/dry_run.py", "_run_to_its_step"
 
 _CHECKS = {
     "torch/distributions/": None,
@@ -33,6 +32,11 @@ _CHECKS = {
 
 _PYTHONS = tuple({f"{sysconfig.get_paths()[name]}/" for name in ("stdlib", "platstdlib")})
 _PACKAGES = "-packages/"
+
+
+def begins_plan(frame: FrameType) -> bool:
+    """Whether a frame is where a plan begins to run a program: what called that is no part of it."""
+    return frame.f_code.co_name == _RUN_PROGRAM and frame.f_code.co_filename == _PLANS
 
 
 def is_of_python(frame: FrameType) -> bool:
@@ -127,7 +131,7 @@ def _user_frames(
     innermost first."""
     for frame, line in walk_stack(behind or sys._getframe(1)):
         file = frame.f_code.co_filename
-        if file == PLANS_BEGIN:
+        if begins_plan(frame):
             return
         if not file.startswith((_TORCH, _OURS, "<")) and file not in generated:
             yield frame, line
