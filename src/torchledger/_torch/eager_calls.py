@@ -42,7 +42,7 @@ from torchledger._torch.user_lines import begins_plan, is_of_python
 from torchledger.claims import claim
 from torchledger.signals import let_through
 from torchledger.work.collectives import collective_kind
-from torchledger.work.host_waits import DRIVER_WAITS
+from torchledger.work.host_waits import DRIVER_WAITS, host_waits
 from torchledger.work.op_shapes import Argument, OpCall, Tensor
 from torchledger.work.settings import Parameter
 
@@ -64,6 +64,7 @@ _NO_WORK = ("profiler", "prim")
 _DISTRIBUTED = "DTensor"
 _SHARDINGS, _WHAT_WOULD_COME = "torch.distributed.tensor._sharding_prop", "_propagate_tensor_meta_non_cached"
 _READS_A_NUMBER = "aten::_local_scalar_dense"
+_STREAM_WAIT = "cudaStreamSynchronize"
 _GIVEN_NAMES = frozenset({"symm_mem", "_dtensor"})
 _NUMBER_BYTES = {bool: 1, int: 8, float: 8, complex: 16}
 
@@ -111,12 +112,15 @@ class EagerCall:
 @dataclass(frozen=True)
 class HostWait:
     """The program has its host wait, by the driver's call of this ``name``, behind so many of the calls that were
-    heard (``behind``). ``placed`` says for what, ``sources`` as of an ``EagerCall`` from where."""
+    heard (``behind``), and of the calls of graphs (``graphs``), in the last of which if ``is_inside``. ``placed`` says
+    for what, ``sources`` as of an ``EagerCall`` from where."""
 
     name: str
     behind: int
     placed: Placed
     sources: tuple[str, ...] = ()
+    graphs: int = 0
+    is_inside: bool = False
 
 
 class EagerCalls(TorchDispatchMode):
@@ -136,6 +140,7 @@ class EagerCalls(TorchDispatchMode):
         self.host_waits: list[HostWait] = []
         self._streams: StreamOrder | None = None
         self._inside = inside
+        self._is_generated: Callable[[str], bool] = lambda file: False
         self._is_entered = False
         self._tensors: tuple[type, ...] = _PLAIN
         self._storages: StorageWatch | None = None
@@ -164,6 +169,8 @@ class EagerCalls(TorchDispatchMode):
         if mode is not None and not isinstance(mode, FakeTensors):
             return False
         self._tensors = _PLAIN if mode is None else (*_PLAIN, FakeTensor)
+        if isinstance(mode, FakeTensors):
+            self._is_generated = mode.is_generated
         self._watch_storages(mode)
         note_mode()
         self._streams = active_order()
@@ -244,7 +251,9 @@ class EagerCalls(TorchDispatchMode):
         try:
             sources, _, _ = self._stack(sys._getframe(3))
             with self._lock:
-                self.host_waits.append(HostWait(name, len(self.calls), placed, sources))
+                is_inside = self._inside() is not None
+                behind, graphs = len(self.calls), len(self.graphs)
+                self.host_waits.append(HostWait(name, behind, placed, sources, graphs, is_inside))
         except Exception as error:  # the program goes on
             let_through(error)
             self.faults.append(f"{name}: {type(error).__name__}: {error}")
@@ -390,6 +399,9 @@ class EagerCalls(TorchDispatchMode):
             self._storages.inside(result)
         group, group_size = _group_of(func, args, kwargs)
         if graph is not None and group is None:
+            if self._streams is not None and call is not None and self._tensors is not _PLAIN:
+                for _ in range(_waits_inside(call, args, kwargs)):
+                    self._streams.host_waits(_STREAM_WAIT, self._streams.mark(self._streams.current))
             return False
         if call is None:
             raise TypeError("what it was called with is not told")
@@ -445,7 +457,7 @@ class EagerCalls(TorchDispatchMode):
                 pass
             elif file.startswith(_TORCH):
                 library.append(f"torch/{file.removeprefix(_TORCH)}:{code.co_name}")
-            elif not file.startswith((_OURS, "<")) and not is_of_python(frame):
+            elif not file.startswith((_OURS, "<")) and not is_of_python(frame) and not self._is_generated(file):
                 lines.append(f"{file}:{frame.f_lineno}")
             if code.co_name in ("_call_impl", "forward"):
                 owner = frame.f_locals.get("self")
@@ -461,6 +473,23 @@ class EagerCalls(TorchDispatchMode):
         for name, module in root.named_modules():
             path = name.replace("_orig_mod.", "").removesuffix("_orig_mod")
             self._module_names.setdefault(id(module), path.strip(".") or type(module).__name__)
+
+
+def _waits_inside(call: OpCall, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    """How often the host waits for the device in an operator that a compiled graph's wrapper calls: a copy between both
+    is one of ``copy_`` there, or of places in a tensor of the host, which an index moves itself."""
+    devices = [each.device.type for each in tensors_in((args, kwargs))]
+    if call.name == "aten::_to_copy" and kwargs.get("device") is not None:
+        devices.append(torch.device(kwargs["device"]).type)
+        return int({*devices} == {"cpu", "cuda"} and not kwargs.get("non_blocking", False) and bool(args[0].numel()))
+    if "cuda" not in devices:
+        return 0
+    if call.name == _READS_A_NUMBER:
+        return 1
+    if call.name == _COPIES:
+        goes_on = args[2] if len(args) > 2 else kwargs.get("non_blocking", False)
+        return int("cpu" in devices and not goes_on and bool(args[0].numel()))
+    return host_waits(call)
 
 
 def _unseen() -> Any:

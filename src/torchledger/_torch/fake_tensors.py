@@ -295,6 +295,10 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         over, and are named by the user's line."""
         self._decisions[file] = {line: (source, cycle(told)) for line, (source, told) in lines.items()}
 
+    def is_generated(self, file: str) -> bool:
+        """Whether a file is a generated wrapper, of which ``decide`` told."""
+        return file in self._decisions
+
     def line(self) -> str:
         """The program's line that asks."""
         return user_line(self._decisions)

@@ -83,22 +83,32 @@ def record_heard_step(
     waits: dict[int, int] = {}
     wait_sources: dict[int, tuple[str, ...]] = {}
     graphs = 0
+    operators_made = 0
+
+    def wait() -> None:
+        asked = host_waits[len(waits)]
+        waits[len(waits)] = place = len(made)
+        wait_sources[place] = asked.sources
+        made.append((Entry("synchronization", asked.name, place, 0, place, place), None))
+
     for each in entries:
-        while isinstance(each, int) and len(waits) < len(host_waits) and host_waits[len(waits)].behind <= each:
-            asked = host_waits[len(waits)]
-            waits[len(waits)] = place = len(made)
-            wait_sources[place] = asked.sources
-            made.append((Entry("synchronization", asked.name, place, 0, place, place), None))
+        behind = each if isinstance(each, int) else operators_made
+        while len(waits) < len(host_waits) and host_waits[len(waits)].behind <= behind:
+            if isinstance(each, str) and host_waits[len(waits)].graphs > graphs:
+                break
+            wait()
         place = len(made)
         if isinstance(each, str):
             mark = graph_mark(each, (sizes or {}).get(graphs, {}))
             graphs += 1
             made.append((Entry("graph", each, place, 0, place, place, mark=mark), None))
             continue
-        places[each] = place
+        places[each], operators_made = place, each + 1
         made.append((_entry(place, heard[each]), heard[each]))
-        for behind in range(place + 1, place + 1 + _host_waits(heard[each])):
-            made.append((Entry("synchronization", _STREAM_WAIT, behind, 0, behind, behind), None))
+        for later in range(place + 1, place + 1 + _host_waits(heard[each])):
+            made.append((Entry("synchronization", _STREAM_WAIT, later, 0, later, later), None))
+    while len(waits) < len(host_waits) and host_waits[len(waits)].is_inside:
+        wait()
     whole = [entry for entry, _ in made]
     phases = phases_of(
         whole,

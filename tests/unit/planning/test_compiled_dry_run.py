@@ -308,3 +308,27 @@ def test_an_optimizer_whose_step_is_compiled_inside_a_backward_is_planned(tmp_pa
     with open_ledger(run_without_device(training, tmp_path / "plan.ledger", MADE_UP).path) as reader:
         (step,) = reader.read(Step)
     assert step.found_by == "torchledger.step" and list(step.graph_calls.values()) == [1]
+
+
+def test_what_a_graph_copies_to_the_host_has_that_wait_in_the_step_with_the_programs_line(tmp_path: Path) -> None:
+    weight = torch.nn.Linear(WIDTH, WIDTH)
+
+    def halves(x: torch.Tensor) -> torch.Tensor:
+        return x * (x.sum(1).to("cpu") + 1).to("cuda")[:, None]
+
+    def program() -> None:
+        model = weight.cuda()
+        first, second = torch.compile(halves), torch.compile(torch.nn.Sequential(model))
+        optimizer = torch.optim.SGD(model.parameters())
+        while True:
+            second(first(torch.randn(BATCH, WIDTH, device="cuda"))).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    made = run_without_device(program, tmp_path / "plan.ledger", MADE_UP)
+    with open_ledger(made.path) as reader:
+        calls = sorted(reader.read(StepCall), key=lambda call: call.order)
+    found = [call.name for call in calls if call.kind in ("graph", "synchronization")]
+    assert found == ["inference_0", "cudaStreamSynchronize", "cudaStreamSynchronize", "forward_1", "backward_1"]
+    waits = [call for call in calls if call.kind == "synchronization"]
+    assert all("test_compiled_dry_run.py" in call.sources[-1] for call in waits)
