@@ -100,6 +100,7 @@ def _switch_off_graphs_and_caches(patches: Patches, note: Callable[[str], None])
         return model
 
     patches.set(compile_fx, "cudagraphify", graphed)
+    patches.set(cudagraph_trees, "cudagraphify_impl", graphed)  # the backend "cudagraphs" asks for this one
     # Dynamo asks for it for each gradient of an optimizer. Torch keeps it where autograd's threads find it, and has
     # lost it where the first to ask was a hook inside a backward.
     patches.set(cudagraph_trees, "get_manager", lambda *args, **kwargs: None)

@@ -11,7 +11,7 @@ from torch._inductor.graph import GraphLowering
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from torchledger._torch.fake_device import FakeDevice
-from torchledger.nouns import Device
+from torchledger.nouns import CUDA_GRAPH, Device
 from torchledger.work.unaligned import UnalignedProduct
 
 MADE_UP = Device(name="a made-up device", kind="cuda", compute_capability=(9, 0), num_multiprocessors=78)
@@ -98,3 +98,11 @@ def test_a_constant_of_the_host_that_a_graph_needs_on_the_device_is_copied_there
         assert fake.tensors.is_our_fake(moved) and moved.device.type == "cuda" and moved.shape == (64,)
     assert names == ["labels_cuda0"] * 2 and here == "labels" and len(graph.constants) == 2
     assert GraphLowering.constant_name is former
+
+
+def test_what_the_backend_of_cuda_graphs_compiles_is_said_to_be_replayed() -> None:
+    with FakeDevice(MADE_UP) as fake:
+        doubled = torch.compile(lambda x: x + x, backend="cudagraphs")
+        made = doubled(torch.ones(3, device="cuda"))
+    assert made.shape == (3,)
+    assert fake.decisions == {CUDA_GRAPH: 1}
