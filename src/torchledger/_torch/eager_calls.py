@@ -26,6 +26,7 @@ from torchledger._torch.alignments import read_lengths_first
 from torchledger._torch.checkpoint_stops import watch_stops
 from torchledger._torch.composites import is_composite, is_fused_with_collective, taken_apart, unfused
 from torchledger._torch.fake_gradients import as_written, note_made
+from torchledger._torch.fake_groups import by_groups, goes_by_groups
 from torchledger._torch.fake_host_operands import goes_one_by_one, moves_itself, one_by_one, with_operands_moved
 from torchledger._torch.fake_limits import at_limit
 from torchledger._torch.fake_sparse import put_in_order, transposed, transposes
@@ -311,6 +312,9 @@ class EagerCalls(TorchDispatchMode):
                 if self._tensors is not _PLAIN and goes_one_by_one(func, args):
                     with self:
                         return one_by_one(*args, **kwargs)
+                if self._tensors is not _PLAIN and goes_by_groups(func, args):
+                    with self:
+                        return by_groups(*args, **kwargs)
                 if is_made_of_others:
                     # Under inference_mode these arrive whole; what they are made of is what the profiler sees as work.
                     with self:

@@ -47,6 +47,7 @@ from torchledger._torch.composites import (
 from torchledger._torch.errors import wants_device
 from torchledger._torch.fake_flow import Flow
 from torchledger._torch.fake_gradients import asks_for_zeros
+from torchledger._torch.fake_groups import by_groups, goes_by_groups
 from torchledger._torch.fake_host_operands import moves_itself, with_operands_moved
 from torchledger._torch.fake_layouts import has_layout_of_its_own, laid_out
 from torchledger._torch.fake_lazy import keep_lazy
@@ -382,6 +383,9 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             self.note(f"products and a collective that would overlap ({func._opname})", "one after the other")
             with self:
                 return unfused(func, args, kwargs)
+        if not here.is_inside and goes_by_groups(func, args):
+            with self:
+                return by_groups(*args, **kwargs)
         if not here.is_inside and isinstance(func, torch._ops.OpOverload) and is_composite(func.name()):
             with self:  # arrives whole in inference mode and from distributed tensors, also a copy to the device
                 result = taken_apart(func, args, kwargs)
