@@ -45,7 +45,8 @@ _KEEPS = frozenset(
         "clone", "_to_copy", "detach", "alias", "expand", "contiguous", "lift_fresh", "sum", "cumsum", "cat", "stack",
         "split", "split_with_sizes", "unbind", "chunk", "add", "sub", "mul", "div", "floor_divide", "remainder",
         "max", "amax", "clamp", "roll", "flatten", "ceil", "floor", "constant_pad_nd", "index", "repeat_interleave",
-        "nonzero", "masked_select",
+        "nonzero", "masked_select", "rsub", "neg", "abs", "minimum", "maximum", "min", "amin", "prod", "cumprod",
+        "round", "trunc", "fmod", "repeat", "flip", "index_select", "gather", "pow", "argmax", "argmin",
     )
 )  # fmt: skip
 

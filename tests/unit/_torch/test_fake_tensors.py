@@ -215,6 +215,25 @@ def test_whole_numbers_that_a_program_moves_or_fills_there_are_known_with_what_i
     assert sizes.tolist() == [1, 1, 1], "what was made of something unknown is not known any more"
 
 
+def test_segments_of_images_and_the_padding_of_a_convolution_are_known_as_they_are_on_the_host(
+    fake: FakeDevice,
+) -> None:
+    images = torch.tensor([[2, 8, 8], [1, 4, 6]])
+    there = images.cuda()
+    assert there.prod(-1).tolist() == [128, 24]
+    assert there.amin(0).tolist() == there.min(0).values.tolist() == [1, 4, 6]
+    segments = torch.repeat_interleave(there[:, 1] * there[:, 2], there[:, 0]).cumsum(0)
+    ends = nn.functional.pad(segments, (1, 0))
+    assert (ends[1:] - ends[:-1]).tolist() == [64, 64, 24]
+    kernel, stride = torch.tensor(7).cuda(), torch.tensor(2).cuda()
+    turns = torch.ceil((161 - kernel + 5) / stride + 1).to(torch.int64) - 1
+    assert int(turns * stride + kernel - 5 - 161) == 1
+    assert (
+        torch.maximum(there[0], there[1]).flip(0).tolist() == [8, 8, 2] and (-there).abs().tolist() == images.tolist()
+    )
+    assert not fake.tensors.stand_ins
+
+
 def test_lengths_of_a_batch_decide_sizes_as_they_are_on_the_host(fake: FakeDevice) -> None:
     words = torch.randint(1, 90, (48, 110)) * (torch.arange(110) < torch.randint(60, 110, (48, 1)))
     durations = torch.randint(3, 10, words.shape) * (words > 0)
