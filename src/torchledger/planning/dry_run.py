@@ -85,6 +85,10 @@ _MOST_BEFORE_TRAINING, _BEFORE_TRAINING_S = 4096, 120.0
 """So many calls that nothing updates are let pass, in so many seconds at most, before the first step of an optimizer
 that is there: many programs evaluate before they train."""
 
+_OF_HOST_S = 30.0
+"""For so many seconds at most calls that never come near the device are let pass: weights that are made on the host by
+modules (weight norm) are called alike."""
+
 _UNTRAINED = (
     "the program has an optimizer that made no step in {:,} such calls, which were looked on: if it trains behind "
     "them, plan it with less before that"
@@ -316,6 +320,8 @@ class _StepHearer(StepProfiler):
         self._rare.called_again()
         if self._waits_for_training:
             return self._looked_on <= _MOST_BEFORE_TRAINING and now_s < self._heard_s + _BEFORE_TRAINING_S
+        if _is_of_host(recording) and self._looked_on <= _MOST_BEFORE_TRAINING and now_s < self._heard_s + _OF_HOST_S:
+            return True
         may_follow = self._may_exchange_later if self._is_a_rank else self._may_be_a_part
         if self._looked_on <= _WARM_UPS and self._may_be_captured(recording):
             return True
@@ -400,8 +406,8 @@ class _StepHearer(StepProfiler):
 
     @property
     def has_heard(self) -> bool:
-        """True once a step was heard: what comes of the program behind it is not asked."""
-        return self._kept is not None
+        """True once a step was heard that comes near the device: what comes of the program behind it is not asked."""
+        return self._kept is not None and not _is_of_host(self._kept)
 
     def why_not(self) -> str:
         """Why there is no step."""
@@ -469,6 +475,13 @@ def _decided(
 def _graph_calls(recording: StepRecording) -> int:
     assert recording.memory is not None
     return sum(isinstance(entry, str) for entry in recording.memory.entries)
+
+
+def _is_of_host(recording: StepRecording) -> bool:
+    """Whether a step that nothing ends but that it repeats is of the host alone."""
+    if recording.found_by != "period" or recording.heard is None or _graph_calls(recording):
+        return False
+    return all(call.device == "cpu" for call in recording.heard)
 
 
 def _tools(

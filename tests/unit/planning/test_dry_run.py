@@ -341,6 +341,35 @@ def test_a_program_that_ends_too_soon_is_told(tmp_path: Path) -> None:
         run_without_device(script_program(str(script), ("--steps", "1")), tmp_path / "short.ledger", H200)
 
 
+def _tried_on_the_host(fails: bool) -> Callable[[], None]:
+    """A model is called alike on the host, as what sets up its weights there is, before it comes near the device."""
+
+    def program() -> None:
+        model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16))
+        with torch.no_grad():
+            for _ in range(80):
+                model(torch.randn(8, 16))
+        model.cuda()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(4):
+            model(torch.randn(8, 16, device="cuda")).mean().backward()
+            if fails:
+                raise RuntimeError("in its first step")
+            optimizer.step()
+
+    return program
+
+
+def test_calls_on_the_host_alone_are_no_step_of_a_program_that_trains_on_the_device(tmp_path: Path) -> None:
+    step, calls = read(run_without_device(_tried_on_the_host(False), tmp_path / "tried.ledger", H200))
+    assert step.found_by == "optimizer" and {call.device for call in calls} == {"cuda:0"}
+
+
+def test_a_program_that_fails_behind_calls_on_the_host_alone_has_no_step(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="in its first step"):
+        run_without_device(_tried_on_the_host(True), tmp_path / "failed.ledger", H200)
+
+
 def _counted(turns: list[int]) -> Callable[[], None]:
     """Trains for 40 steps, which it counts."""
 
