@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import sys
 import sysconfig
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from traceback import walk_stack
 from types import FrameType
@@ -21,13 +21,13 @@ _TORCH = str(Path(torch.__file__).parent) + "/"
 _OURS = str(Path(torchledger.__file__).parent) + "/"
 _PLANS, _RUN_PROGRAM = f"{_OURS}planning/dry_run.py", "_run_to_its_step"
 
-_CHECKS = {
+_CHECKS: Mapping[str, tuple[str, ...] | None] = {
     "torch/distributions/": None,
     "torch/testing/": None,
-    "torch/optim/": "__init__",
-    "torch/__init__.py": "_assert",
+    "torch/optim/": ("__init__",),
+    "torch/__init__.py": ("_assert", "_check_tensor_all_with"),
 }
-"""Where torch asks whether what it was given is valid: in these files, in functions of this name (``None``: in all)."""
+"""Where torch asks whether what it was given is valid: in these files, in functions so named (``None``: in all)."""
 
 
 _PYTHONS = tuple({f"{sysconfig.get_paths()[name]}/" for name in ("stdlib", "platstdlib")})
@@ -59,8 +59,8 @@ def is_checked() -> bool:
     for frame, _ in walk_stack(sys._getframe(1)):
         code = frame.f_code
         if code.co_filename.startswith(_TORCH):
-            for place, function in _CHECKS.items():
-                if f"/{place}" in code.co_filename and function in (None, code.co_name):
+            for place, functions in _CHECKS.items():
+                if f"/{place}" in code.co_filename and (functions is None or code.co_name in functions):
                     return True
         elif not code.co_filename.startswith((_OURS, "<")):
             return False

@@ -86,6 +86,7 @@ def test_checks_of_the_program_pass_whatever_they_ask_for(fake: FakeDevice) -> N
     if not torch.allclose(x, x + 1):
         raise ValueError("they are near")
     torch.testing.assert_close(x, x + 1)
+    torch._check_tensor_all(x > 3, lambda: "not all are large")
     assert ("whether a check of the program's holds", "as it passes") in {
         (each.asked, each.value) for each in fake.tensors.stand_ins
     }
