@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torchledger.expecting.constants import LoopCosts
 from torchledger.expecting.launch_costs import ATOMICS
 from torchledger.expecting.machine import Machine
+from torchledger.expecting.memory_accesses import SECTOR_BYTES
 from torchledger.nouns import Access, Launch, LoopNest
 from torchledger.work.element_sizes import ELEMENT_SIZES
 
@@ -37,7 +38,6 @@ KINDS: Mapping[str, tuple[str, ...]] = {
 LITTLE = 0.01
 """Microseconds added to each time before its logarithm is taken."""
 
-_SECTOR = 32  # bytes: the least that a GPU fetches from memory
 _STEP = re.compile(r"(?:(\d+)\*)?indirect\d+")
 _INDIRECT = re.compile(r"indirect\d+")
 _LEAST_MOVING = 0.05  # of all loads and stores, however many stand still
@@ -154,4 +154,4 @@ def _bytes_of_gathered(access: Access) -> float:
     steps = [int(found or 1) for found in _STEP.findall(access.index)]
     # What the innermost loop moves is the access itself, or else the index that steps least.
     step = own or min(steps, default=1)
-    return float(min(max(abs(step) * size, size), _SECTOR))
+    return float(min(max(abs(step) * size, size), SECTOR_BYTES))

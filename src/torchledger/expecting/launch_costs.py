@@ -19,7 +19,13 @@ from torchledger.expecting.atomic_lines import is_by_distance, most_in_line, wai
 from torchledger.expecting.constants import KernelConstants
 from torchledger.expecting.launch_tiles import Tile, TileCost, cost_of_tiles, next_power
 from torchledger.expecting.machine import Machine
-from torchledger.expecting.memory_accesses import MemoryAccess, distinct_divisions_of, divisions_of, memory_accesses
+from torchledger.expecting.memory_accesses import (
+    SECTOR_BYTES,
+    MemoryAccess,
+    distinct_divisions_of,
+    divisions_of,
+    memory_accesses,
+)
 from torchledger.nouns import Buffer, Launch, LoopNest
 
 FOLDS = ("persistent across", "persistent along", "looped across", "looped along")
@@ -159,6 +165,8 @@ def kernel_costs(
         parts["turn"] = chosen.rounds * (chosen.turns - 1) * turn_us
     gathered = sum(access.size * access.count for access in accesses if access.declared.is_indirect)
     parts["gather"] = gathered / (constants.gathered_bytes * machine.num_multiprocessors)
+    if machine.knows_large_tables:
+        parts["far"] += _fetched_again_bytes(accesses, chosen.tile, launch, machine) / machine.bytes_per_us
     if machine.knows_distances:
         parts["gather"] += constants.split_store_us * _stores_that_meet(accesses, chosen.tile)
     waiting_us = _add_atomics(parts, accesses, launch, machine)
@@ -248,6 +256,26 @@ def _stores_that_meet(accesses: Sequence[MemoryAccess], tile: Tile) -> int:
         if access.declared.kind == "store" and access.declared.is_indirect and tile.reduced == 1
         if min((abs(stride) for _, stride, _ in access.loops if stride), default=0) > tile.inner * tile.outer
     )
+
+
+def _fetched_again_bytes(accesses: Sequence[MemoryAccess], tile: Tile, launch: Launch, machine: Machine) -> float:
+    """Bytes that gathers and atomics have fetched from DRAM a second time and more: of a table that the L2 does not
+    hold, each row that is asked for again is missing in it as often as the table lies outside."""
+    tables = {buffer.name: math.prod(buffer.shape) for buffer in launch.buffers}
+    fetched = 0.0
+    for access in accesses:
+        if not access.declared.is_indirect or access.declared.kind not in ("load", "atomic"):
+            continue
+        table = tables.get(access.declared.buffer, 0) * access.size
+        if table <= machine.l2_bytes:
+            continue
+        # Threads that lie along a reduction over rows have an index each, and use one element of a sector.
+        is_alone = access.in_reduction and not access.innermost(in_reduction=True) and tile.inner * tile.outer == 1
+        asked = access.count * (SECTOR_BYTES if is_alone else access.size)
+        # What an atomic changes goes back.
+        times = 2 if access.declared.kind == "atomic" else 1
+        fetched += times * max(0.0, asked - table) * (1 - machine.l2_bytes / table)
+    return fetched
 
 
 def _add_atomics(parts: dict[str, float], accesses: Sequence[MemoryAccess], launch: Launch, machine: Machine) -> float:

@@ -33,6 +33,7 @@ from torchledger.expecting.launch_families import LIBRARY, family_of
 from torchledger.expecting.launch_library import expected_columns, library_columns
 from torchledger.expecting.launch_products import LEARNED, TILED
 from torchledger.expecting.machine import Machine
+from torchledger.expecting.memory_accesses import SECTOR_BYTES
 from torchledger.expecting.streaming import LOOPED, STREAMED, excess_of, knows_streaming, over_fewer_rows
 from torchledger.expecting.tile_columns import EXPECTED
 from torchledger.expecting.volume_columns import DEEP, OF_VOLUMES
@@ -54,7 +55,6 @@ _CATEGORIES = {
     name: f"category {name}"
     for name in ("pointwise", "reduction", "persistent_reduction", "cpp", "foreach", "template", "split_scan")
 }
-_SECTOR = 32  # bytes: the least that a GPU fetches from memory
 _STRETCH = 4096  # elements one after the other beyond which more make no difference
 
 
@@ -342,7 +342,9 @@ def _access_columns(nests: Iterable[tuple[LoopNest, int]], moved: int) -> dict[s
             stride = access.strides[lead] if lead is not None and lead < len(access.strides) else None
             kind = _kind_of_access(access, stride)
             kinds[kind] += amount
-            spread = 1.0 if stride is None else min(max(abs(stride), 0) * size, _SECTOR) / size if stride else 1 / 8
+            spread = 1.0 if stride is None else 1 / 8
+            if stride:
+                spread = min(abs(stride) * size, SECTOR_BYTES) / size
             sectors += amount * max(spread, 1 / 8)
             if stride not in (0, 1):
                 scattered_loads += amount if access.kind == "load" else 0.0

@@ -16,10 +16,15 @@ from functools import lru_cache
 from typing import Literal
 
 from torchledger.expecting.machine import Machine
-from torchledger.expecting.memory_accesses import Loops, MemoryAccess, kept_and_reduced, local_strides
+from torchledger.expecting.memory_accesses import (
+    SECTOR_BYTES,
+    Loops,
+    MemoryAccess,
+    kept_and_reduced,
+    local_strides,
+)
 from torchledger.nouns import Buffer, Launch, LoopNest
 
-_SECTOR = 32.0
 _MIXED_BLOCKS = 8  # for each multiprocessor, that Inductor aims at where a kernel also adds across its rows
 _FEW_KEPT = 64  # fewer kept elements for each multiprocessor and Inductor knows which way a reduction goes
 _FEW_REDUCED = 32  # no more reduced elements and it does not ask
@@ -344,17 +349,17 @@ def _sector_bytes(size: int, loops: Loops, tile: Tile) -> tuple[float, float, fl
     run, rows = 1.0, 1.0
     jumps = {abs(stride) for _, stride, _ in loops if stride} - {stride for stride, _ in spread}
     for stride, count in sorted(spread):
-        if stride <= run or (stride * size < _SECTOR and rows == 1.0):
+        if stride <= run or (stride * size < SECTOR_BYTES and rows == 1.0):
             run += stride * (count - 1)
         else:
             rows *= count
             jumps.add(stride)
     # A run that begins anywhere meets a sector more than one that begins where a sector does.
     length = round(run * size)
-    aligned = math.gcd(int(_SECTOR), length, *(stride * size for stride in jumps))
-    sectors = rows * ((length - aligned) / _SECTOR + 1.0)
+    aligned = math.gcd(SECTOR_BYTES, length, *(stride * size for stride in jumps))
+    sectors = rows * ((length - aligned) / SECTOR_BYTES + 1.0)
     vector = _vector(size, loops, tile, run) if spread and min(spread)[0] == 1 else 1.0
-    return blocks * sectors * _SECTOR, distinct, vector
+    return blocks * sectors * SECTOR_BYTES, distinct, vector
 
 
 def _vector(size: int, loops: Loops, tile: Tile, run: float) -> float:

@@ -22,13 +22,14 @@ _FIRST_WITH_TF32 = (8, 0)  # compute capability
 """Traffic that DRAM must carry, unless the L2 is larger yet: beyond the caches of all but the largest devices."""
 
 
-FIRST_NETWORKS, LATEST_NETWORKS = 1, 13
+FIRST_NETWORKS, LATEST_NETWORKS = 1, 14
 _LAST_WITHOUT_GROUPS = 4
 _LAST_WITH_SORTS_ALIKE = 5
 _LAST_WITHOUT_MASKS = 6
 _LAST_WITHOUT_DISTANCES = 7
 _LAST_WITH_INDICES_ALONE = 9
 _LAST_WITH_LINES_AS_A_WHOLE = 10
+_LAST_WITH_TABLES_FETCHED_ONCE = 13
 
 _ELEMENTS_OF_THREAD = 4
 """As Inductor lays out pointwise kernels: two to eight."""
@@ -62,7 +63,8 @@ class Machine:
     of more layers in half precision, 10 with the same, and with addresses that a kernel computes once
     (``knows_shared_indices``), 11 with the same, and with atomics that can meet since they are in flight at a time
     (``knows_flights``), 12 with wider ones of convolutions in half precision, which half as many passes more taught, 13
-    with trees beside those. A file keeps those that it learned with."""
+    with trees beside those, 14 with the same, and with rows that are fetched again because the L2 does not hold their
+    table (``knows_large_tables``). A file keeps those that it learned with."""
     own_power: PowerCosts | None = None
     """What kernels draw on this very device; ``None``: what they draw on that of its generation."""
 
@@ -151,6 +153,12 @@ class Machine:
         return self.networks > _LAST_WITH_LINES_AS_A_WHOLE
 
     @property
+    def knows_large_tables(self) -> bool:
+        """Whether fused kernels were learned beside what rows cost that are fetched again: the L2 holds a part of their
+        table only."""
+        return self.networks > _LAST_WITH_TABLES_FETCHED_ONCE
+
+    @property
     def in_flight(self) -> int:
         """Elements that pointwise kernels work on at a time."""
         return self.generation.threads * _ELEMENTS_OF_THREAD * self.num_multiprocessors
@@ -197,10 +205,14 @@ class Machine:
         return self.generation.lanes * clock_mhz * self.num_multiprocessors
 
     @property
+    def l2_bytes(self) -> int:
+        """The L2's size; where the device does not tell, the reference's."""
+        return self.device.l2_cache_bytes or self.constants.reference.device.l2_cache_bytes or 0
+
+    @property
     def l2_kept_bytes(self) -> float:
         """Traffic after which a buffer is taken to have left the L2."""
-        l2_bytes = self.device.l2_cache_bytes or self.constants.reference.device.l2_cache_bytes or 0
-        return l2_bytes / self.constants.kernels.l2_of_kept
+        return self.l2_bytes / self.constants.kernels.l2_of_kept
 
     def peak(self, dtype: str) -> float:
         """FLOP per microsecond for a dtype; where none was seen, that of the known dtype nearest in element size.
