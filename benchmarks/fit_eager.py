@@ -70,6 +70,7 @@ def measured(name: str) -> list[dict[str, Any]]:
 
 MEASURED = (
     *("calls", "eager", "common", "libraries", "recurrent", "sharded", "seldom", "solvers", "decoding", "meeting"),
+    "model_calls",
 )
 """The files of calls that costs are learned of."""
 

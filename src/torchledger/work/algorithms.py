@@ -245,10 +245,22 @@ _SPARSE_PRODUCTS, _PLACE_BYTES = frozenset({"mm", "_sparse_addmm", "addmm", "spm
 
 
 def _grid_sampled(call: _Call) -> Parts:
-    image, grid = call.shapes[1:3] if call.is_backward else call.shapes[:2]
+    """A thread goes through all channels of its place; gradients are added to pictures by atomics."""
+    is_given_first = call.is_backward and not call.name.startswith("cudnn")
+    image, grid = call.shapes[1:3] if is_given_first else call.shapes[:2]
     channels, places = image[1], math.prod(grid[:-1])
-    way = f"interpolation {call.number('interpolation_mode', 0)}"
-    return Parts(way, (1, channels, channels * places / 1e6, places / 1e6, call.megabytes))
+    way, values = f"interpolation {call.number('interpolation_mode', 0)}", channels * places / 1e6
+    meeting = min(math.prod(grid[1:-1]) / math.prod(image[2:]), _MOST_MEETING) if call.is_backward else 0.0
+    return Parts(way, (1, channels, values, places / 1e6, call.megabytes, values * meeting))
+
+
+_MOST_MEETING = 100.0
+"""Places that ask for the same pixels, beyond which more make no difference."""
+
+
+def _grid_made(call: _Call) -> Parts:
+    batch, _, *sides = call.settings["size"]
+    return Parts("any", (1, batch * math.prod(sides) / 1e6, math.prod(sides) / 1e6))
 
 
 def _unfolded(call: _Call) -> Parts:
@@ -405,14 +417,28 @@ def _indexed(call: _Call) -> Parts | None:
     table, *places = call.shapes
     if not places or "indices" in call.settings or any(each.dtype in MASKS for each in call.tensors[1:]):
         return None
-    count, width = math.prod(max(places, key=math.prod)), math.prod(table[len(places) :])
+    count, width = math.prod(_broadcast(places)), math.prod(table[len(places) :])
     size = call.item_size
     named = count * sum(element_size(each.dtype) or 8 for each in call.tensors[1:]) / 1e6
     is_far = math.prod(table) * size > _CACHED
     far = count * max(_SECTOR, width * size) / 1e6 if is_far else 0.0
     if len(places) == 1 and width * size % _LOADED_AT_ONCE == 0:
         return None
-    return Parts("by value", (1, named, count * width / 1e6, count * width * size / 1e6, far))
+    # Places that are spread over one another are made whole first, each by a kernel.
+    way = "by value" if len(set(places)) == 1 else "by places of parts"
+    return Parts(way, (1, named, count * width / 1e6, count * width * size / 1e6, far))
+
+
+def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The shape that all of them are spread over.
+
+    >>> _broadcast([(8, 1, 1), (8, 5, 1), (9,)])
+    (8, 5, 9)
+    """
+    longest = max(map(len, shapes))
+    return tuple(
+        max(shape[place - longest] for shape in shapes if len(shape) >= longest - place) for place in range(longest)
+    )
 
 
 _CACHED, _SECTOR = 4e7, 32
@@ -589,6 +615,11 @@ def _picture_norm(call: _Call) -> Parts | None:
     (``fitting/picture_norms.py``)."""
     (batch, channels, *sides), stride = call.shapes[0], call.tensors[0].stride
     pixels = batch * math.prod(sides)
+    if not call.number("training", 1):
+        # A picture's pixels follow one another where its channels lie side by side; else its planes do.
+        is_last = call.layout == _CHANNELS_LAST
+        follow = channels * math.prod(sides) if is_last else batch * channels
+        return Parts(f"known sums, {call.layout}, {call.precision}", (1, call.megabytes, follow / 1e6))
     if pixels == batch:
         return Parts("one pixel", (1, channels / 1e3, call.megabytes))
     if stride is None or stride[1] != 1:
@@ -599,17 +630,41 @@ def _picture_norm(call: _Call) -> Parts | None:
 
 
 def _by_known_sums(call: _Call) -> Parts | None:
-    """Of norms of pictures those that do not train: each value by what is known of its channel."""
-    return None if call.number("training", 1) else Parts(call.precision, (1, call.megabytes))
+    """Of norms of pictures those that do not train: each value by what is known of its channel. Gradients of weights
+    are sums over pictures again, as where norms train."""
+    if call.is_backward:
+        trains = call.number("train", 1) or any(call.settings["output_mask"][1:])
+    else:
+        trains = call.number("training", 1)
+    return None if trains else Parts(f"known sums, {call.precision}", (1, call.megabytes))
 
 
 def _pooled(call: _Call) -> Parts:
     """A thread makes one value of the result, or one of the gradient out of all windows that hold it."""
     given, first = call.shapes[1 if call.is_backward else 0], call.tensors[0]
     is_last = len(given) > 2 and given[-3] > 1 and (first.stride or (0, 0, 0))[-3] == 1
-    windows = math.prod(call.shapes[0]) * math.prod(call.settings.get("kernel_size", (1,))) if call.is_backward else 0
-    way = f"channels {'last' if is_last else 'first'}"
-    return Parts(way, (1, math.prod(given) / 1e6, windows / 1e6, call.megabytes))
+    sides = _both(call.settings["kernel_size"])
+    made = math.prod(call.shapes[0] if call.is_backward else _windows_of(call, sides))
+    windows = made * math.prod(sides)
+    way = f"channels {'last' if is_last else 'first'}, {call.precision}"
+    return Parts(way, (1, math.prod(given) / 1e6, windows / 1e6, made / 1e6, call.megabytes))
+
+
+def _windows_of(call: _Call, sides: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of what pooling makes: a value of each window."""
+    *others, height, width = call.shapes[0]
+    moves = _both(call.settings.get("stride") or sides)
+    edges = _both(call.settings.get("padding", (0,)))
+    made = (
+        (size + 2 * edge - side) // move + 1
+        for size, side, move, edge in zip((height, width), sides, moves, edges, strict=True)
+    )
+    return (*others, *made)
+
+
+def _both(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    """A number for each of a picture's two sides, where one stands for both."""
+    return numbers * 2 if len(numbers) == 1 else numbers
 
 
 _LOADED_AT_ONCE = 16
@@ -664,6 +719,54 @@ def _words_gradient(call: _Call) -> Parts:
     return Parts(way, (1, count / 1e3, filled, moved, sums * width * 4 / 1e6))
 
 
+def _bags(call: _Call) -> Parts:
+    """A thread adds up its column of all words of a bag, one after the other."""
+    (rows, width), (words, *_), (bags, *_) = call.shapes[:3]
+    each, moved = words / bags, words * width
+    turns = math.ceil(bags * math.ceil(width / WARP) / _WARPS_OF_BAGS) * each
+    is_far = rows * width * call.item_size > _CACHED
+    far = words * max(_SECTOR, width * call.item_size) / 1e6 if is_far else 0.0
+    return Parts("any", (1, turns / 1e2, moved / 1e6, far, bags * width / 1e6))
+
+
+_WARPS_OF_BAGS = 1024 * 8
+"""Warps that go through bags at once (torch 2.11, ``EmbeddingBag.cu``)."""
+
+
+def _bags_gradient(call: _Call) -> Parts:
+    """Words are sorted, and what falls on each of them is added up in that order; a row of a bag is read once for each
+    of its words."""
+    (_, width), (words, *_) = call.shapes[:2]
+    table, size = call.number("num_weights"), call.item_size / 1e6
+    sums = sums_of_words(words, table, is_scaled=True)
+    way = "sorted at once" if words <= _MOST_AT_ONCE else "sorted"
+    filled, moved = table * width * size, words * width * size
+    return Parts(way, (1, words / 1e3, filled, moved, sums * width * 4 / 1e6, sums / 1e3))
+
+
+def _largest(call: _Call) -> Parts:
+    """A block looks for the largest of a row, by so many bits at a time, or several do where rows are long; more than
+    one are sorted afterwards (torch 2.11, ``TensorTopK.cu``)."""
+    shape, dim = call.shapes[0], call.number("dim", -1)
+    length = shape[dim]
+    rows, many = math.prod(shape) // length, call.number("k")
+    if length >= next(least for most, least in _SEVERAL_BLOCKS if rows <= most):
+        return Parts("several blocks", (1, rows / 1e2, call.megabytes, rows * length / 1e6, 0.0))
+    threads = min(WARP * math.ceil(length / WARP), _THREADS_OF_BLOCK)
+    rounds = waves_of(rows, threads)
+    ordered = rows * power_below(2 * many - 1) / 1e6 if many > 1 else 0.0
+    amounts = (rounds, rounds * math.ceil(length / threads), rows * length / 1e6, ordered)
+    return Parts(f"one block{', sorted' if many > 1 else ''}, {call.precision}", (1, *amounts))
+
+
+_SEVERAL_BLOCKS = (
+    (20, 20_000), (40, 10_000), (80, 8_000), (199, 5_000), (799, 3_000), (4_000, 800), (math.inf, 400)
+)  # fmt: skip
+"""Rows, at most, and their length from which on several blocks share one."""
+
+_THREADS_OF_BLOCK = 1024
+
+
 def sums_of_words(count: int, table: int, *, is_scaled: bool) -> float:
     """How many sums there are room for where the gradients of ``count`` words of a table are sorted: of ten rows of a
     word each, of as many words as there may be. 0 where they are not sorted, as few are."""
@@ -697,7 +800,8 @@ _FAMILIES: dict[str, Callable[[_Call], Parts | None]] = {
         _factored,
     ),
     **dict.fromkeys(("linalg_lu_solve", "cholesky_solve", "linalg_solve_triangular", "_linalg_solve_ex"), _solved),
-    "grid_sampler_2d": _grid_sampled,
+    **dict.fromkeys(("grid_sampler_2d", "cudnn_grid_sampler"), _grid_sampled),
+    "affine_grid_generator": _grid_made,
     "im2col": _unfolded,
     "col2im": _folded,
     "_ctc_loss": _aligned,
@@ -721,7 +825,10 @@ _FAMILIES: dict[str, Callable[[_Call], Parts | None]] = {
     "convolution": _upward_volume,
     "cudnn_batch_norm": _picture_norm,
     "native_batch_norm": _by_known_sums,
-    "avg_pool2d": _pooled,
+    **dict.fromkeys(("avg_pool2d", "max_pool2d_with_indices"), _pooled),
+    "_embedding_bag": _bags,
+    "_embedding_bag_backward": _bags_gradient,
+    "topk": _largest,
     **dict.fromkeys(("batch_norm_stats", "batch_norm_backward_reduce"), _channel_sums),
     "batch_norm_gather_stats_with_counts": _ranks_joined,
     **dict.fromkeys(("nll_loss_forward", "nll_loss"), _rows_loss),

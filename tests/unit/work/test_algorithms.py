@@ -190,7 +190,7 @@ def test_gradients_of_cubic_pictures_follow_their_planes_and_meet_where_they_wer
     assert back(8, 128).amounts[2] == back(8, 64).amounts[2] < back(8, 16).amounts[2]
 
 
-@pytest.mark.parametrize(("is_trained", "way"), [(0, "half"), (1, None)])
+@pytest.mark.parametrize(("is_trained", "way"), [(0, "known sums, half"), (1, None)])
 def test_a_norm_that_does_not_train_goes_by_its_bytes(is_trained: int, way: str | None) -> None:
     picture = _tensor(4, 64, 8, 8, dtype="bfloat16")
     parts = parts_of("aten::native_batch_norm", [picture], (("training", (is_trained,)),), bytes_moved=10**6)
@@ -203,7 +203,104 @@ def test_a_gradient_of_pooling_has_as_many_windows_as_results_times_their_sides(
     back = parts_of("aten::avg_pool2d_backward", [grad, picture], given_sizes, bytes_moved=10**6)
     forth = parts_of("aten::avg_pool2d", [picture], given_sizes, bytes_moved=10**6)
     assert back is not None and forth is not None and back.amounts[1] == forth.amounts[1]
-    assert back.amounts[2] == pytest.approx(2 * 8 * 32 * 32 / 1e6) and forth.amounts[2] == 0
+    assert back.amounts[2] == pytest.approx(2 * 8 * 32 * 32 / 1e6)
+    assert back == forth
+
+
+@pytest.mark.parametrize(
+    ("asked", "made"),
+    [
+        ((("kernel_size", (3, 3)), ("stride", (2, 2)), ("padding", (1, 1))), 16 * 16),
+        ((("kernel_size", (2, 2)), ("stride", (1, 1))), 31 * 31),
+        ((("kernel_size", (5,)), ("stride", (1,)), ("padding", (2,))), 32 * 32),
+    ],
+)
+def test_pooling_goes_through_a_window_for_each_result(asked: Settings, made: int) -> None:
+    picture, side = _tensor(2, 8, 32, 32), dict(asked)["kernel_size"][0]
+    parts = parts_of("aten::max_pool2d_with_indices", [picture], asked, bytes_moved=10**6)
+    assert parts is not None and parts.way == "channels first, float32"
+    assert parts.amounts[2:4] == pytest.approx((16 * made * side**2 / 1e6, 16 * made / 1e6))
+
+
+def test_a_norm_whose_sums_are_known_costs_a_gradient_of_pictures_alone_its_bytes() -> None:
+    picture, weight = _tensor(4, 64, 8, 8), _tensor(64)
+    given_tensors = [picture, picture, weight, weight]
+
+    def parts(train: int, *mask: int) -> Parts | None:
+        settings = (("train", (train,)), ("output_mask", mask))
+        return parts_of("aten::native_batch_norm_backward", given_tensors, settings, bytes_moved=3 * 10**6)
+
+    assert parts(0, 1, 0, 0) == Parts("known sums, float32", (1, 3.0))
+    assert parts(0, 1, 1, 1) is None and parts(1, 1, 0, 0) is None
+
+
+def test_cudnn_norms_by_known_sums_go_picture_by_picture_where_channels_lie_side_by_side() -> None:
+    known = (("training", (0,)),)
+    first = parts_of("aten::cudnn_batch_norm", [_tensor(4, 64, 8, 8)], known, bytes_moved=10**6)
+    last = TensorArgument((4, 64, 8, 8), "float32", (4096, 1, 512, 64))
+    beside = parts_of("aten::cudnn_batch_norm", [last], known, bytes_moved=10**6)
+    assert first == Parts("known sums, channels first, float32", (1, 1.0, 4 * 64 / 1e6))
+    assert beside == Parts("known sums, channels last, float32", (1, 1.0, 64 * 64 / 1e6))
+
+
+def test_places_that_are_spread_over_one_another_pick_as_many_values_as_they_span() -> None:
+    pictures = _tensor(6, 20, 20, 3)
+    places = [TensorArgument(shape, "int64", None) for shape in ((6, 1, 1), (6, 5, 1), (6, 1, 7))]
+    parts = parts_of("aten::index", [pictures, *places], ())
+    assert parts is not None and parts.way == "by places of parts"
+    assert parts.amounts[2] == pytest.approx(6 * 5 * 7 * 3 / 1e6)
+
+
+@given(rows=st.integers(1, 10**6), length=st.integers(1, 399), many=st.integers(1, 8))
+def test_rows_whose_largest_are_looked_for_take_turns_by_blocks(rows: int, length: int, many: int) -> None:
+    def parts(count: int) -> Parts:
+        found = parts_of("aten::topk", [_tensor(count, length)], (("k", (many,)), ("dim", (1,))))
+        assert found is not None and found.way.startswith("one block")
+        return found
+
+    assert all(more >= few for few, more in zip(parts(rows).amounts, parts(2 * rows).amounts, strict=True))
+    assert ("sorted" in parts(rows).way) == (many > 1)
+
+
+def test_several_blocks_look_for_the_largest_of_a_long_row() -> None:
+    settings = (("k", (4,)), ("dim", (1,)))
+    long, short = (parts_of("aten::topk", [_tensor(8, length)], settings) for length in (50_000, 5_000))
+    assert long is not None and long.way == "several blocks"
+    assert short is not None and short.way == "one block, sorted, float32"
+
+
+def test_gradients_of_bags_are_sorted_at_once_where_words_are_few() -> None:
+    def parts(words: int, bags: int) -> Parts | None:
+        tensors = [_tensor(bags, 16), *(TensorArgument((each,), "int64", None) for each in (words, bags, words))]
+        settings = (("num_weights", (10_000,)), ("mode", (0,)))
+        return parts_of("aten::_embedding_bag_backward", tensors, settings)
+
+    few, many = parts(2048, 64), parts(20_480, 64)
+    assert few is not None and few.way == "sorted at once"
+    assert many is not None and many.way == "sorted" and many.amounts[1] == 10 * few.amounts[1]
+
+
+def test_bags_of_more_words_have_longer_turns() -> None:
+    def parts(words: int) -> Parts | None:
+        tensors = [_tensor(1000, 64), *(TensorArgument((each,), "int64", None) for each in (words, 32_768))]
+        return parts_of("aten::_embedding_bag", tensors, (("mode", (1,)),))
+
+    one, three = parts(32_768), parts(3 * 32_768)
+    assert one is not None and three is not None
+    assert three.amounts[1] == 3 * one.amounts[1] and three.amounts[4] == one.amounts[4]
+
+
+@pytest.mark.parametrize("name", ["aten::grid_sampler_2d_backward", "aten::cudnn_grid_sampler_backward"])
+def test_gradients_of_sampled_pictures_meet_where_more_places_than_pixels_ask(name: str) -> None:
+    picture, grid, grad = _tensor(2, 3, 8, 8), _tensor(2, 32, 32, 2), _tensor(2, 3, 32, 32)
+    tensors = [picture, grid, grad] if "cudnn" in name else [grad, picture, grid]
+    parts = parts_of(name, tensors, ())
+    assert parts is not None and parts.amounts[5] == pytest.approx(16 * parts.amounts[2])
+
+
+def test_a_grid_has_two_numbers_for_each_pixel_of_each_picture() -> None:
+    parts = parts_of("aten::affine_grid_generator", [_tensor(4, 2, 3)], (("size", (4, 3, 10, 20)),))
+    assert parts == Parts("any", (1, 4 * 200 / 1e6, 200 / 1e6))
 
 
 @given(
