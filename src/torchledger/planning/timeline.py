@@ -1,10 +1,10 @@
 """Entries of ranks played on their hosts and streams: when each starts and ends, and what decides the length.
 
 An entry starts when its host has launched it, what stands before it on its stream has ended, and what it waits for
-has. A collective moves when the last of its ranks has come; until then it holds the multiprocessors of those that are
-there. Beside one kernels go on slower by a measured factor, and it beside them, for as long as they are beside each
-other. A product that has a block on every multiprocessor lets no collective begin before it has ended, and beside one
-it needs more rounds of blocks.
+has. A collective, or a message, moves when the last of its ranks has come; until then it holds the multiprocessors of
+those that are there. Beside one kernels go on slower by a measured factor, and it beside them, for as long as they are
+beside each other. A product that has a block on every multiprocessor lets no collective begin before it has ended, and
+beside one it needs more rounds of blocks.
 """
 
 from __future__ import annotations
@@ -277,7 +277,7 @@ class _Player:
                 cause = self.ready[each][1] if each == place else place
                 self._begin(each, now, cause)
             self._share([each[0] for each in arrived], now)
-        elif not entry.is_bubble:
+        else:
             self.waits_inside.add(place)
             self.running[rank][place] = None
             self._share([rank], now)
