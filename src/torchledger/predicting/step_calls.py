@@ -32,6 +32,7 @@ from torchledger.nouns import Launch, Prediction, StepCall, TensorArgument
 from torchledger.predicting.bus_copies import is_copy, main_stream, price_copy, reads_a_number, runs_beside
 from torchledger.predicting.call_parts import as_others, price_by_parts, roofline_of, slower_lanes, subject_of
 from torchledger.predicting.convolution_biases import bias_work
+from torchledger.predicting.convolution_copies import laid_out
 from torchledger.predicting.eager_launches import has_mask, launch_of
 from torchledger.predicting.int8_launches import INT8
 from torchledger.predicting.launches import predict_launches
@@ -155,10 +156,11 @@ class _AsLaunches:
         convolution_tf32: bool = True,
     ) -> None:
         launches: dict[Hashable, Launch] = {}
-        for call in calls:
+        self._device = f"{model.machine.device.kind}:0"
+        for call, _ in (laid_out(call, self._device) for call in calls):
             key = _work_of(call)
             if key not in launches:
-                launch = launch_of(call, f"{model.machine.device.kind}:0")
+                launch = launch_of(call, self._device)
                 if launch is not None:
                     launches[key] = replace(launch, order=len(launches))
         predictions = predict_launches(
@@ -169,8 +171,9 @@ class _AsLaunches:
         self._found = {keys[each.subject]: each for each in predictions if each.model in learned}
 
     def price(self, call: StepCall) -> Prediction | None:
-        """``None`` where a graph makes no such launch, or none was learned."""
-        found = self._found.get(_work_of(call))
+        """``None`` where a graph makes no such launch, or none was learned. A convolution is priced without what it
+        copies first."""
+        found = self._found.get(_work_of(laid_out(call, self._device)[0]))
         return None if found is None else replace(found, subject=subject_of(call))
 
 
@@ -304,7 +307,7 @@ def _price(model: TimeModel, call: StepCall, as_launches: _AsLaunches, *, beside
     is_launch = question is None or _is_product(call) or _is_known_as_launch(model, call)
     as_launch = as_launches.price(call) if is_launch else None
     if as_launch is not None:
-        return _with_bias(model, call, as_launches, as_launch)
+        return _with_copies_and_bias(model, call, as_launches, as_launch)
     if question is not None:
         try:
             found = predict(
@@ -336,10 +339,14 @@ def _with_copies(model: TimeModel, call: StepCall, as_launches: _AsLaunches, sai
     return said
 
 
-def _with_bias(model: TimeModel, call: StepCall, as_launches: _AsLaunches, said: Prediction) -> Prediction:
-    """A convolution and what it does for its bias."""
-    further = bias_work(call, f"{model.machine.device.kind}:0")
-    return said if further is None else _and(said, _price(model, further, as_launches))
+def _with_copies_and_bias(model: TimeModel, call: StepCall, as_launches: _AsLaunches, said: Prediction) -> Prediction:
+    """A convolution, what it copies into the layout in which it runs, and what it does for its bias."""
+    device = f"{model.machine.device.kind}:0"
+    call, copies = laid_out(call, device)
+    bias = bias_work(call, device)
+    for further in (*copies, *(() if bias is None else (bias,))):
+        said = _and(said, _price(model, further, as_launches))
+    return said
 
 
 def _and(said: Prediction, further: Prediction) -> Prediction:
