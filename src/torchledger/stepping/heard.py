@@ -53,6 +53,9 @@ _LOADS = "torch/utils/data/_utils/fetch.py:fetch"
 _SCALER, _SOLVER = "torch/amp/grad_scaler.py", "torch/optim/lbfgs.py"
 """Torch's own that read values: what skips a step, and the one optimizer that goes round as long as they say."""
 
+_CHECKS = "torch/distributions/distribution.py"
+"""Where distributions ask whether their parameters and samples are of their domain: a program ends where not."""
+
 _MOST_AT_ONCE = 2
 """Numbers that a line may read without a loop around it."""
 
@@ -303,7 +306,7 @@ def _value_loop(line: str, ways: Iterable[Sequence[str]]) -> ValueLoop | None:
 
 
 def _is_a_decision(heard: EagerCall) -> bool:
-    if not _reads_a_number(heard) or any(_SCALER in function for function in heard.library):
+    if not _reads_a_number(heard) or any(_SCALER in each or _CHECKS in each for each in heard.library):
         return False
     first = heard.call.tensor(0)
     return first is not None and first.dtype.startswith(("float", "bfloat", "bool"))

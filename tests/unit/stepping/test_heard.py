@@ -133,6 +133,12 @@ def test_an_optimizer_that_reads_a_value_of_each_parameter_goes_round_as_often_a
     assert [("decide how often a loop goes round" in note) for note in notes] == [True] * solves
 
 
+@pytest.mark.parametrize(("file", "decides"), [("distribution", False), ("von_mises", True)])
+def test_checks_of_a_distributions_values_decide_over_no_loop(tmp_path: Path, file: str, decides: bool) -> None:
+    library = (f"torch/distributions/{file}.py:__init__",)
+    assert bool(notes_on_reads(tmp_path, ASSIGNED.format(test="goes_on(done)"), library=library)) == decides
+
+
 @pytest.mark.parametrize(("elements", "kinds"), [(0, ["operator"]), (3, ["copy", "synchronization"])])
 def test_a_copy_of_no_elements_moves_nothing_and_the_host_does_not_wait_for_it(elements: int, kinds: list[str]) -> None:
     moved = Tensor((elements,), "float32", (1,))
