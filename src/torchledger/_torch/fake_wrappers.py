@@ -74,7 +74,8 @@ def _reinterpret(mode: FakeTensors, original: Any, tensor: Any, size: Any, strid
     if not isinstance(tensor, FakeTensor):
         return original(tensor, size, stride, offset)
     told = _who_is_told(mode) if mode.made(tensor) else None
-    with torch._C._AutoDispatchBelowAutograd():  # autograd takes it for no view, as it does the real one
+    # Autograd takes it for no view, as it does the real one.
+    with torch._C._AutoDispatchBelowAutograd(), torch._C._ExcludeDispatchKeyGuard(_NOTES_VIEWS):
         if told is None:
             return torch.as_strided(tensor, size, stride, tensor.storage_offset() + offset)
         with in_kernel_invocation_manager(mode):
@@ -82,6 +83,9 @@ def _reinterpret(mode: FakeTensors, original: Any, tensor: Any, size: Any, strid
     result = FakeTensor(mode, made, tensor.fake_device)
     told(result)
     return result
+
+
+_NOTES_VIEWS = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 
 
 def _copied(original: Any, tensor: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchledger._torch import fake_wrappers
 from torchledger._torch.eager_calls import EagerCalls
@@ -63,6 +64,17 @@ def test_numbers_of_the_host_that_wait_for_their_copy_are_known_to_be_pinned(fak
 def test_autograd_takes_them_for_no_views_as_it_does_on_the_device(fake: FakeDevice) -> None:
     """Views among what is saved for the backward would be detached: operators that the device never sees."""
     assert not any(each._is_view() for each in _made())
+
+
+def test_nor_does_it_where_some_mode_sees_their_calls(fake: FakeDevice) -> None:
+    """As AOTAutograd's own does in a graph's first call: what the graph returns could not be written into then."""
+
+    class Sees(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return func(*args, **(kwargs or {}))
+
+    with Sees():
+        assert not any(each._is_view() for each in _made())
 
 
 def test_a_library_that_is_given_its_result_does_nothing_more(fake: FakeDevice) -> None:
