@@ -19,7 +19,7 @@ from torchledger._torch.fake_gradients import asks_for_zeros
 from torchledger._torch.fake_quantized import QUANTIZED
 from torchledger._torch.fake_ranges import taken_by
 from torchledger._torch.fake_recurrent import RECURRENT
-from torchledger._torch.fake_shares import shares_of
+from torchledger._torch.fake_shares import origin_of, shares_of
 from torchledger._torch.tensors import tensors_in, tree_map
 from torchledger.errors import PlanError
 
@@ -238,11 +238,25 @@ def _masked(tensor: Any, mask: Any) -> Any:
     return tensor.new_empty(math.prod(shape) if taken is None else taken[0])
 
 
+def _different(tensor: Any, count: Callable[[Any], Any]) -> int | None:
+    """How many different values there are of the program's own, by what ``count`` leaves of them."""
+    known = shares_of(tensor)
+    if known is None or origin_of(known) is not None:
+        return None
+    with _disable_current_modes():
+        return int(count(known))
+
+
 def _unique(tensor: Any, is_sorted: bool = True, inverse: bool = False, counts: bool = False) -> Any:
+    return _uniques(tensor, _different(tensor, lambda known: known.unique().numel()), inverse, counts)
+
+
+def _uniques(tensor: Any, size: int | None, inverse: bool, counts: bool) -> Any:
+    size = tensor.numel() if size is None else size
     return (
-        tensor.new_empty(tensor.numel()),
+        tensor.new_empty(size),
         _indices(tensor, *(tensor.shape if inverse or counts else (0,))),
-        _indices(tensor, tensor.numel() if counts else 0),
+        _indices(tensor, size if counts else 0),
     )
 
 
@@ -252,14 +266,21 @@ def _unique_alone(tensor: Any, is_sorted: bool = True, inverse: bool = False) ->
 
 def _unique_consecutive(tensor: Any, inverse: bool = False, counts: bool = False, dim: int | None = None) -> Any:
     if dim is not None:
-        return _unique_dim(tensor, dim, True, inverse, counts)
-    made = _unique(tensor, True, inverse, counts)
+        return _uniques_along(tensor, dim, lambda known: known.unique_consecutive(dim=dim).shape[dim])
+    size = _different(tensor, lambda known: known.unique_consecutive().numel())
+    made = _uniques(tensor, size, inverse, counts)
     return made if inverse else (made[0], _indices(tensor, 0), made[2])
 
 
 def _unique_dim(tensor: Any, dim: int, is_sorted: bool = True, inverse: bool = False, counts: bool = False) -> Any:
-    size = tensor.shape[dim]
-    return torch.empty_like(tensor), _indices(tensor, size), _indices(tensor, size)
+    return _uniques_along(tensor, dim, lambda known: known.unique(dim=dim).shape[dim])
+
+
+def _uniques_along(tensor: Any, dim: int, count: Callable[[Any], Any]) -> Any:
+    size = _different(tensor, count)
+    shape = list(tensor.shape)
+    shape[dim] = shape[dim] if size is None else size
+    return tensor.new_empty(shape), _indices(tensor, tensor.shape[dim]), _indices(tensor, shape[dim])
 
 
 def _repeated(repeats: Any, *, output_size: int | None = None) -> Any:

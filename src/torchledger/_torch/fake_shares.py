@@ -47,6 +47,7 @@ _KEEPS = frozenset(
         "max", "amax", "clamp", "roll", "flatten", "ceil", "floor", "constant_pad_nd", "index", "repeat_interleave",
         "nonzero", "masked_select", "rsub", "neg", "abs", "minimum", "maximum", "min", "amin", "prod", "cumprod",
         "round", "trunc", "fmod", "repeat", "flip", "index_select", "gather", "pow", "argmax", "argmin",
+        "_unique", "_unique2", "unique_dim", "unique_consecutive",
     )
 )  # fmt: skip
 

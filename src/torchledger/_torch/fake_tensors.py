@@ -846,7 +846,13 @@ def is_pinned_there(tensor: Any) -> bool:
 
 
 _ORIGINALS = {name: getattr(torch.Tensor, name) for name in ("numpy", "tolist", "__format__", "__array__")}
-_SIZED_BY_VALUES = frozenset({"aten::nonzero", "aten::masked_select", "aten::repeat_interleave.Tensor"})
+_SIZED_BY_VALUES = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("nonzero", "masked_select", "repeat_interleave.Tensor"),
+        *("_unique", "_unique2", "unique_dim", "unique_consecutive"),
+    )
+)
 """Operators whose result is as long as known values say."""
 
 _VALUES = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default}

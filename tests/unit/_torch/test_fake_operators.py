@@ -233,6 +233,16 @@ def test_sizes_that_depend_on_values_are_those_of_all_elements_and_noted(fake: F
     assert {f"the size of the result of aten::{name}" for name in ("_unique2", "bincount")} <= asked
 
 
+def test_different_values_are_as_many_as_a_program_brings(fake: FakeDevice) -> None:
+    bounds = torch.tensor([0, 64, 64, 128, 128, 64], dtype=torch.int32).to("cuda")
+    assert bounds.unique_consecutive().diff().tolist() == [64, 64, -64]
+    values, inverse, counts = bounds.unique(return_inverse=True, return_counts=True)
+    assert (values.tolist(), inverse.tolist(), counts.tolist()) == ([0, 64, 128], [0, 1, 1, 2, 2, 1], [1, 3, 2])
+    assert bounds.view(3, 2).unique(dim=0).tolist() == [[0, 64], [64, 128], [128, 64]]
+    assert bounds.view(2, 3).unique_consecutive(dim=1).shape == (2, 3)
+    assert not fake.tensors.stand_ins
+
+
 def test_counts_of_what_is_chosen_are_equal_shares(fake: FakeDevice) -> None:
     chosen = torch.zeros(6, 2, dtype=torch.long, device="cuda")
     counts = torch.bincount(chosen.flatten(), minlength=5)
