@@ -15,6 +15,7 @@ from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
 )
+from torch.nn.utils.parametrize import ParametrizationList
 
 from torchledger.signals import let_through
 
@@ -28,6 +29,7 @@ def _is_in_loader() -> bool:
 class ModuleCalls:
     """Tells ``called`` of each module that is about to be called from outside all others, until ``undo``.
 
+    What makes a parameter that is read (``weight_norm``) is called by torch, and not told of.
     What ``called`` raises goes to ``on_fault``, and not to the program.
     """
 
@@ -42,7 +44,7 @@ class ModuleCalls:
     def _begins(self, module: Module, inputs: Any) -> None:
         depth = getattr(self._inside, "depth", 0)
         self._inside.depth = depth + 1
-        if depth or _is_in_loader():
+        if depth or isinstance(module, ParametrizationList) or _is_in_loader():
             return
         try:
             self._called(module)

@@ -42,6 +42,20 @@ def test_a_module_is_heard_where_no_other_calls_it_also_after_one_that_failed() 
     assert not nn_module._global_forward_pre_hooks and not nn_module._global_forward_hooks
 
 
+def test_what_makes_a_parameter_that_is_read_is_no_call_of_the_programs() -> None:
+    """A model's initialization reads them again and again, which were taken for its steps."""
+    heard: list[nn.Module] = []
+    calls = ModuleCalls(heard.append, lambda error: None)
+    try:
+        layer = nn.utils.parametrizations.weight_norm(nn.Linear(2, 2))
+        for _ in range(4):
+            assert layer.weight.shape == (2, 2)
+        layer(torch.ones(1, 2))
+    finally:
+        calls.undo()
+    assert heard == [layer]
+
+
 def test_a_process_that_loads_batches_calls_no_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[nn.Module] = []
     calls = ModuleCalls(heard.append, lambda error: None)
