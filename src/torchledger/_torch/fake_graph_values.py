@@ -16,6 +16,7 @@ from typing import Any
 
 import sympy
 import torch
+from torch._guards import detect_fake_mode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import key_get
 
@@ -39,6 +40,7 @@ _UNKNOWN = object()
 """What stands for a number that nobody knows, or for what an operator makes that is not followed."""
 
 _DRAWS = "prims.inductor_random.default"
+_NUMBER = torch.ops.aten._local_scalar_dense.default
 
 
 def follow_values_of_graphs(patches: Patches, mode: FakeTensors) -> None:
@@ -128,8 +130,11 @@ def _attributes(known: Any) -> dict[str, Any]:
 class _Followed:
     """What of a graph is followed: its ``nodes`` in order, and the places of its ``results``."""
 
-    def __init__(self, nodes: Sequence[_Node], results: Sequence[Any], inputs: Sequence[Any]) -> None:
-        self._nodes, self._results, self._inputs = nodes, results, inputs
+    def __init__(
+        self, nodes: Sequence[_Node], results: Sequence[Any], inputs: Sequence[Any], renamed: Mapping[Any, Any]
+    ) -> None:
+        self._nodes, self._results, self._inputs, self._renamed = nodes, results, inputs, renamed
+        self._made = {symbol for node in nodes for symbol in node.symbols}
 
     def values(self, mode: FakeTensors, inputs: Sequence[Any]) -> _Values:
         """What is known of a call with ``inputs``."""
@@ -145,9 +150,14 @@ class _Followed:
                     let_through(error)
                     log.debug("%s of a graph is not followed", node.target, exc_info=error)
                     found[node.place] = _UNKNOWN
+        mode.tell_sizes({self._name(each): symbols[each] for each in self._made & symbols.keys()})
         values.results = [found.get(each.place) if isinstance(each, _Result) else None for each in self._results]
         values.written = written
         return values
+
+    def _name(self, symbol: Any) -> str:
+        """What the graph's kernels call a size that it makes."""
+        return str(self._renamed.get(symbol, symbol))
 
     def _value(
         self,
@@ -173,10 +183,13 @@ class _Followed:
         if node.writes:
             written.append((args[0], None if args[1] is _UNKNOWN else args[1]))
             return args[0]
-        if _has_unknown((args, kwargs)):
+        is_unknown = _has_unknown((args, kwargs))
+        number = next(map(self._name, node.symbols), None) if node.target is _NUMBER else None
+        if node.asks and (number is not None or not is_unknown):
+            tensors = () if is_unknown else tuple(tensors_in((args, kwargs)))
+            values.asked.append(Asked(str(node.target), tensors, number))
+        if is_unknown:
             return _UNKNOWN
-        if node.asks:
-            values.asked.append(Asked(str(node.target), tuple(tensors_in((args, kwargs)))))
         result = _called(node.target, args, kwargs)
         for symbol, path in node.symbols.items():
             number = key_get(result, path)
@@ -186,7 +199,7 @@ class _Followed:
 
 
 def _called(target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    if target is torch.ops.aten._local_scalar_dense.default:
+    if target is _NUMBER:
         return _number_of(args[0])
     if str(target) == _DRAWS:
         return torch.rand(args[0], device=args[1].device) if args[2] == "rand" else _UNKNOWN
@@ -270,7 +283,14 @@ def _followed(gm: Any) -> _Followed | None:
         kept,
         [_Result(places[each]) if each in needed else None for each in results],
         [_expressions(each.meta.get("val")) for each in inputs],
+        _renamings(nodes),
     )
+
+
+def _renamings(nodes: Sequence[Any]) -> Mapping[Any, Any]:
+    """What sizes are called that a graph makes; lowering it may add to this."""
+    mode = detect_fake_mode([each.meta.get("val") for each in nodes if _symbols(each)])
+    return getattr(getattr(mode, "shape_env", None), "unbacked_renamings", None) or {}
 
 
 def _is_run(node: Any, useful: set[Any]) -> bool:
@@ -362,7 +382,7 @@ _MASKS = (torch.bool, torch.uint8)
 _SIZED = frozenset(
     (
         *(torch.ops.aten.nonzero.default, torch.ops.aten.masked_select.default),
-        *(torch.ops.aten.repeat_interleave.Tensor, torch.ops.aten._local_scalar_dense.default),
+        *(torch.ops.aten.repeat_interleave.Tensor, _NUMBER),
     )
 )
 

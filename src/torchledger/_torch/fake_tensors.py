@@ -15,7 +15,7 @@ import threading
 import types
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
@@ -124,14 +124,16 @@ _NUMBERS = "1.0 and a little more, less each time"
 
 @dataclass(frozen=True)
 class Asked:
-    """What an operator of a compiled graph is given that decides how large its result is, or what number it reads."""
+    """What an operator of a compiled graph is given that decides how large its result is, or what number it reads;
+    ``number`` is what the graph calls that number. Nothing is known of what has no ``tensors``."""
 
     operator: str
     tensors: tuple[Any, ...]
+    number: str | None = None
 
 
 @contextmanager
-def _lent(tensors: Sequence[Any], to: Sequence[Any]) -> Iterator[bool]:
+def _lent(tensors: Sequence[Any], to: Sequence[Any]) -> Iterator[None]:
     """Let tensors without values hold meanwhile what is known of others."""
     lent = [
         (each, name, value)
@@ -143,7 +145,7 @@ def _lent(tensors: Sequence[Any], to: Sequence[Any]) -> Iterator[bool]:
     for each, name, value in lent:
         setattr(each, name, value)
     try:
-        yield bool(lent)
+        yield
     finally:
         for each, name, _ in lent:
             delattr(each, name)
@@ -159,6 +161,7 @@ class _OfThread(threading.local):
         self.is_followed = False
         self.is_unheard = False
         self.asked: deque[Asked] = deque()
+        self.sizes: dict[str, int] = {}
 
 
 class _OnThreads(TorchDispatchMode):
@@ -281,15 +284,34 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         finally:
             here.asked = before
 
-    def _known_in_graph(self, func: Any, args: Any, kwargs: Any) -> AbstractContextManager[bool | None]:
-        """Has tensors that a graph's kernels filled hold for one call what is known of them."""
+    @contextmanager
+    def sizes_in_graph(self) -> Iterator[Mapping[str, int]]:
+        """What ``tell_sizes`` is told on the calling thread, of the compiled graph that is called meanwhile."""
+        here = self._of_thread
+        before, here.sizes = here.sizes, {}
+        try:
+            yield here.sizes
+        finally:
+            here.sizes = before
+
+    def tell_sizes(self, sizes: Mapping[str, int]) -> None:
+        """Sizes that the graph at hand makes become these, by their symbols."""
+        self._of_thread.sizes.update(sizes)
+
+    def _answered_in_graph(self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Compute what a graph asks of tensors that its kernels filled, by what is known of them; ``NotImplemented``
+        where it is none of what it asks."""
+        given = list(tensors_in((args, kwargs)))
         for place, each in enumerate(self._of_thread.asked):
-            if each.operator == str(func):
-                given = list(tensors_in((args, kwargs)))
-                if [one.shape for one in given] == [one.shape for one in each.tensors]:
-                    del self._of_thread.asked[place]
-                    return _lent(each.tensors, given)
-        return nullcontext()
+            is_it = not each.tensors or [one.shape for one in given] == [one.shape for one in each.tensors]
+            if each.operator == str(func) and is_it:
+                del self._of_thread.asked[place]
+                with _lent(each.tensors, given if each.tensors else ()), self.asked_by_graph(deque()):
+                    result = self.__torch_dispatch__(func, types, args, kwargs)
+                if each.number is not None and isinstance(result, int):
+                    self.tell_sizes({each.number: int(result)})
+                return result
+        return NotImplemented
 
     def decide(self, file: str, lines: Mapping[int, tuple[str | None, Sequence[bool]]]) -> None:
         """A file is a generated wrapper: ``lines`` of it that ask for a truth value are told these in turn, over and
@@ -326,10 +348,9 @@ class FakeTensors(FakeTensorMode, _OnThreads):
                 return self.__torch_dispatch__(func, (FakeTensor,), args, kwargs)
         # A profiler of the program's that is cut off between its marks ends the process at its exit.
         if self._of_thread.asked and not self._of_thread.is_inside:
-            with self._known_in_graph(func, args, kwargs) as is_known:
-                if is_known:
-                    with self.asked_by_graph(deque()):
-                        return self.__torch_dispatch__(func, types, args, kwargs)
+            result = self._answered_in_graph(func, types, args, kwargs)
+            if result is not NotImplemented:
+                return result
         if self.is_over and getattr(func, "namespace", None) != "profiler":
             if threading.get_ident() != self._thread:
                 threading.Event().wait()  # for ever: C++ that must not throw may have asked

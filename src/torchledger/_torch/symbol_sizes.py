@@ -78,10 +78,15 @@ def possible_sizes(graph: Any, count: int) -> list[dict[Any, int]]:
     """Up to ``count`` sizes that a dynamically shaped graph may be called with, by symbol: its hints, then others.
 
     Empty for a graph of one size. The others lie from the least that its guards allow to some thousand times the hint.
+    Sizes that only running decides have no hint: theirs is made up.
     """
     shape_env = getattr(getattr(graph, "sizevars", None), "shape_env", None)
     hints = {symbol: int(size) for symbol, size in _known_sizes(shape_env).items() if str(size).isdigit()}
-    free = sorted({*_input_symbols(graph)} & {*hints}, key=str)
+    unbacked = data_dependent_symbols(graph)
+    for symbol in unbacked:
+        least, most = _ends(shape_env, symbol)
+        hints[symbol] = _MADE_UP if most is None else max(min(_MADE_UP, most), least)
+    free = sorted(({*_input_symbols(graph)} & {*hints}) | unbacked, key=str)
     if not free:
         return []
     guards = [guard.expr for guard in shape_env.guards if guard.expr.free_symbols & {*free}]
@@ -92,8 +97,7 @@ def possible_sizes(graph: Any, count: int) -> list[dict[Any, int]]:
             break
         point = dict(hints)
         for symbol in free:
-            allowed = shape_env.var_to_range[symbol]
-            least, most = (_finite(end, fallback) for end, fallback in ((allowed.lower, 2), (allowed.upper, None)))
+            least, most = _ends(shape_env, symbol)
             reach = max(hints[symbol], 2) * _REACHES[attempt % len(_REACHES)]
             reach = reach if most is None else min(reach, most)
             # Guards may ask for multiples of something; then so is what the graph was compiled at.
@@ -106,9 +110,33 @@ def possible_sizes(graph: Any, count: int) -> list[dict[Any, int]]:
 
 
 _ATTEMPTS = 60
+_MADE_UP = 24
 
 
 _REACHES = (2000, 4, 300, 8, 30, 15)
+
+
+def _ends(shape_env: Any, symbol: Any) -> tuple[int, int | None]:
+    allowed = shape_env.var_to_range[symbol]
+    least, most = _finite(allowed.lower, 2), _finite(allowed.upper, None)
+    # Of an unbacked size the range is what its operator can give; none is empty where launches are compared.
+    return max(least, 1), None if most is not None and most >= _NO_END else most
+
+
+_NO_END = 1 << 62
+
+
+def data_dependent_symbols(graph: Any) -> set[Any]:
+    """Sizes that only running decides in a graph that is lowered: those that it makes, or that it is given."""
+    shape_env = getattr(getattr(graph, "sizevars", None), "shape_env", None)
+    renamed = getattr(shape_env, "unbacked_renamings", None) or {}
+    made = [
+        symbol
+        for node in getattr(getattr(graph, "graph", None), "nodes", ())
+        for symbol in node.meta.get("unbacked_bindings") or ()
+    ]
+    given = [symbol for symbol in _input_symbols(graph) if depends_on_data(symbol)]
+    return {renamed.get(symbol, symbol) for symbol in made} | {*given}
 
 
 def _finite(end: Any, fallback: Any) -> Any:

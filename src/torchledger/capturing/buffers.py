@@ -23,13 +23,13 @@ def fused_buffers(
 
     ``size`` says how large each symbolic size is; without it they are as large as the graph is compiled at.
     """
-    size = size or (lambda value: symbol_sizes.hint(value, graph))
+    is_asked, size = size is not None, size or (lambda value: symbol_sizes.hint(value, graph))
     arguments = inductor.argument_buffers(kernel_args)
     names = {alias for argument in arguments for alias in argument.aliases}
     shared = [argument.aliases for argument in arguments]
 
     def known_size(value: Any) -> int | None:
-        return None if symbol_sizes.depends_on_data(value) else size(value)
+        return None if not is_asked and symbol_sizes.depends_on_data(value) else size(value)
 
     facts = describe_loops(snodes, names, known_size, shared=shared)
     buffers = []
@@ -80,13 +80,14 @@ def extern_buffers(graph: Any, snode: Any, *, is_launch: bool, size: Hint | None
     """The tensors that a library call gets (as the views it gets) and writes; ``size`` as in ``fused_buffers``."""
     if getattr(snode, "node", None) is None:
         return ()
-    size = size or (lambda value: symbol_sizes.hint(value, graph))
+    is_asked, size = size is not None, size or (lambda value: symbol_sizes.hint(value, graph))
     mutated = inductor.mutated_names(snode)
     buffers: list[Buffer] = []
     unsized: set[str] = set()
     for node in [*inductor.extern_inputs(snode), *inductor.extern_outputs(snode)]:
         facts = inductor.tensor_facts(node)
-        if facts is not None and any(map(symbol_sizes.depends_on_data, (*facts.size, *facts.stride))):
+        is_sized = facts is None or not any(map(symbol_sizes.depends_on_data, (*facts.size, *facts.stride)))
+        if facts is not None and not is_asked and not is_sized:
             unsized.add(facts.name)
     for node in inductor.extern_inputs(snode):
         facts = inductor.tensor_facts(node)

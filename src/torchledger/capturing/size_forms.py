@@ -39,10 +39,12 @@ class SizeForms:
 
     graph: Any
     points: Sequence[Mapping[Any, int]] = field(init=False)
+    _are_made_up: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         try:
             self.points = symbol_sizes.possible_sizes(self.graph, _MOST_TERMS + _CHECKS)
+            self._are_made_up = bool(symbol_sizes.data_dependent_symbols(self.graph))
         except Exception as error:  # the entries are recorded all the same
             let_through(error)
             log.debug("no sizes to count at", exc_info=error)
@@ -71,11 +73,13 @@ class SizeForms:
         extents += itertools.chain.from_iterable(map(loop_extents, snodes))
         extents = list(dict.fromkeys(extent.as_coeff_Mul()[1] for extent in extents))
         terms = _terms(extents)
-        found = _Counts(self.graph, self.points if len(terms) > 1 else (), count, buffers, vector_flops)
+        points = self.points if len(terms) > 1 else ()
+        known = None if self._are_made_up else (buffers, vector_flops)
+        found = _Counts(self.graph, points, count, buffers, known)
         bases = [[sympy.Integer(1)], *([extent] for extent in extents if not extent.is_Integer), terms]
         formed = [
             buffer
-            if buffer.bytes_quality == "unavailable"
+            if buffer.bytes_quality == "unavailable" and not self._are_made_up
             else replace(
                 buffer,
                 bytes_read_expr=found.form(bases, functools.partial(_bytes_read, place)),
@@ -99,7 +103,8 @@ def _vector_flops(counted: _Counted) -> int | None:
 
 
 class _Counts:
-    """A launch counted at as many sizes as were asked for so far; the first are those that it is compiled at."""
+    """A launch counted at as many sizes as were asked for so far; the first, where ``known``, are those that it is
+    compiled at. What is not known there, for want of sizes, may be at others."""
 
     def __init__(
         self,
@@ -107,16 +112,16 @@ class _Counts:
         points: Sequence[Mapping[Any, int]],
         count: Count,
         buffers: tuple[Buffer, ...],
-        vector_flops: int | None,
+        known: _Counted | None,
     ) -> None:
         self._graph, self._points, self._count = graph, points, count
         self._qualities = [buffer.bytes_quality for buffer in buffers]
-        self._known: list[_Counted | None] = [(buffers, vector_flops)]
+        self._known: list[_Counted | None] = [] if known is None else [known]
 
     def form(self, bases: Sequence[list[sympy.Expr]], pick: Callable[[_Counted], int | None]) -> str | None:
         """The first of the sums of terms that gives what ``pick`` takes from the count at every size."""
         if not self._points:
-            value = self._picked(0, pick)
+            value = self._picked(0, pick) if self._known else None
             return None if value is None else str(value)
         for terms in bases:
             if len(terms) > _MOST_TERMS:
@@ -141,7 +146,11 @@ class _Counts:
 
     def _counted(self, point: Mapping[Any, int]) -> _Counted | None:
         buffers, vector_flops = self._count(lambda value: symbol_sizes.size_with(value, point, self._graph))
-        return (buffers, vector_flops) if [buffer.bytes_quality for buffer in buffers] == self._qualities else None
+        is_alike = all(
+            before in (buffer.bytes_quality, "unavailable")
+            for before, buffer in zip(self._qualities, buffers, strict=True)
+        )
+        return (buffers, vector_flops) if is_alike else None
 
 
 def _solved(terms: Sequence[sympy.Expr], rows: list[list[Any]], values: Sequence[int]) -> sympy.Expr | None:

@@ -45,7 +45,7 @@ from torchledger.stepping.heard import record_heard_step
 from torchledger.stepping.record import Ledgered
 from torchledger.stepping.recording import StepRecording
 from torchledger.stepping.tools import Tools
-from torchledger.traces.graph_marks import parse_graph_mark
+from torchledger.traces.graph_marks import graph_mark, parse_graph_mark
 from torchledger.work.collectives import message_of_call
 from torchledger.work.graph_collectives import graph_collectives
 from torchledger.work.graph_names import direction_of
@@ -495,9 +495,14 @@ def _tools(
     from torchledger._torch import steps
     from torchledger._torch.optimizers import has_other_optimizer
 
-    def mark(name: str) -> Any:
+    @contextlib.contextmanager
+    def mark(name: str) -> Iterator[None]:
+        place = len(marks)
         marks.append(name)
-        return contextlib.nullcontext()
+        with tensors.sizes_in_graph() as made:
+            yield
+        if made and (marked := parse_graph_mark(name)) is not None:
+            marks[place] = graph_mark(marked[0], {**marked[1], **made})
 
     def listener(inside: Callable[[], str | None]) -> EagerCalls:
         listeners.append((steps.listener(inside), len(marks)))

@@ -33,7 +33,7 @@ def _launch_at(launch: Launch, symbols: Mapping[str, int]) -> Launch:
     growth = _growth(launch.buffers, buffers)
     by_op, quality = _flops_at(launch, symbols, growth)
     vector_flops = launch.vector_flops
-    if vector_flops:
+    if vector_flops or launch.vector_flops_expr is not None:
         exact = size_at(launch.vector_flops_expr, symbols)
         vector_flops = exact if exact is not None else _scaled(vector_flops, growth)
     return replace(
@@ -111,6 +111,10 @@ def _buffer_at(buffer: Buffer, symbols: Mapping[str, int]) -> Buffer:
     read, read_is_exact = _bytes_at(buffer.bytes_read, buffer.bytes_read_expr, symbols, growth)
     written, written_is_exact = _bytes_at(buffer.bytes_written, buffer.bytes_written_expr, symbols, growth)
     is_exact = read_is_exact and written_is_exact
+    if buffer.bytes_quality == "unavailable" and read is not None and written is not None:
+        return replace(
+            buffer, shape=shape, stride=stride, bytes_read=read, bytes_written=written, bytes_quality="estimated"
+        )
     return replace(
         buffer,
         shape=shape,

@@ -119,3 +119,19 @@ def test_a_graph_says_where_its_calls_hold_each_size_that_its_counts_need(compil
     for graph in compiled.first.graphs:
         at_first = {symbol: graph.symbols[symbol] for symbol in graph.symbol_inputs}
         assert list(sizes_at(compiled.of(graph), at_first)) == compiled.of(graph)
+
+
+@torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)  # type: ignore[untyped-decorator]
+def test_flops_and_bytes_at_a_size_that_only_running_decides_are_those_of_that_many_rows(tmp_path: Path) -> None:
+    weight = torch.zeros(32, 64)
+
+    def chosen(x: Tensor, mask: Tensor) -> Tensor:
+        return (x[mask] @ weight).exp() + 1
+
+    rows = torch.zeros(100, 32)
+    found = capture_call(tmp_path / "a.ledger", lambda: torch.compile(chosen)(rows, rows[:, 0] == 0))
+    assert all(launch.bytes_moved is None for launch in found.calls if launch.category != "nop")
+    called = {launch.category: launch for launch in sizes_at(found.calls, {"u0": 7})}
+    assert sum(launch.flops or 0 for launch in called.values()) == 2 * 7 * 32 * 64
+    loop = next(launch for launch in called.values() if launch.vector_flops)
+    assert (loop.bytes_read, loop.bytes_written, loop.vector_flops) == (7 * 64 * 4, 7 * 64 * 4, 2 * 7 * 64)

@@ -18,6 +18,7 @@ from torchledger.books import open_books
 from torchledger.nouns import Device, Kernel, Launch, LiveStorage, Step, StepCall, StepMemory
 from torchledger.planning.dry_run import run_without_device
 from torchledger.store import open_ledger
+from torchledger.work.sizes import sizes_at
 
 pytestmark = pytest.mark.slow
 
@@ -332,3 +333,32 @@ def test_what_a_graph_copies_to_the_host_has_that_wait_in_the_step_with_the_prog
     assert found == ["inference_0", "cudaStreamSynchronize", "cudaStreamSynchronize", "forward_1", "backward_1"]
     waits = [call for call in calls if call.kind == "synchronization"]
     assert all("test_compiled_dry_run.py" in call.sources[-1] for call in waits)
+
+
+@torch._dynamo.config.patch(  # type: ignore[untyped-decorator]
+    capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True
+)
+def test_calls_of_graphs_tell_the_sizes_that_their_operators_make(tmp_path: Path) -> None:
+    layer = torch.nn.Linear(WIDTH, WIDTH)
+
+    def chosen(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return layer(x[mask]).sum() + torch.ones((x.sum() > 0).sum().item() + 2, device="cuda").sum()
+
+    def program() -> None:
+        optimizer = torch.optim.SGD(layer.cuda().parameters())
+        compiled = torch.compile(chosen, fullgraph=True)
+        while True:
+            mask = torch.arange(WIDTH, device="cuda") < 7
+            compiled(torch.randn(WIDTH, WIDTH, device="cuda"), mask).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    made = run_without_device(program, tmp_path / "plan.ledger", MADE_UP)
+    with open_ledger(made.path) as reader:
+        calls = [call for call in reader.read(StepCall) if call.kind == "graph"]
+        launches = list(reader.read(Launch))
+    forward, backward = (dict(next(each.sizes for each in calls if kind in each.name)) for kind in ("forw", "backw"))
+    assert 7 in forward.values() and len(forward) == 2
+    assert 7 in backward.values()
+    products = [each for each in launches if "mm" in each.kernel_name and "forward" in each.graph]
+    assert [each.flops for each in sizes_at(products, forward)] == [2 * 7 * WIDTH**2]

@@ -96,3 +96,21 @@ def test_a_bound_stays_a_bound_at_other_sizes() -> None:
 def test_a_launch_of_a_graph_of_one_size_is_the_same_at_any() -> None:
     launch = make_launch(flops=7, flops_by_op={"aten.mm": 7})
     assert sizes_at([launch], {"s0": 3}) == (launch,)
+
+
+def test_bytes_that_were_not_known_at_compilation_are_estimated_where_their_expressions_say_them() -> None:
+    buffer = make_buffer(
+        shape=(8192, 8),
+        stride=(8, 1),
+        shape_expr=("u0", "8"),
+        stride_expr=("8", "1"),
+        bytes_read=None,
+        bytes_written=None,
+        bytes_quality="unavailable",
+        bytes_read_expr="0",
+        bytes_written_expr="32*u0",
+    )
+    launch = make_launch(buffers=(buffer,), vector_flops=None, vector_flops_expr="16*u0")
+    (called,) = sizes_at([launch], {"u0": 3})
+    assert (called.bytes_read, called.bytes_written, called.bytes_quality) == (0, 96, "estimated")
+    assert called.vector_flops == 48
