@@ -35,6 +35,7 @@ from torchledger._torch.fake_subclasses import OfProgram
 from torchledger._torch.fake_tensors import FakeTensors, is_pinned_there
 from torchledger._torch.flops import flops_of_own
 from torchledger._torch.higher_order import run_inside
+from torchledger._torch.own_work import OwnWork
 from torchledger._torch.patching import Patches
 from torchledger._torch.schemas import parameters_of
 from torchledger._torch.storages import HeardMemory, StorageWatch
@@ -124,12 +125,23 @@ class HostWait:
     is_inside: bool = False
 
 
+@dataclass(frozen=True)
+class OwnWorkHeard:
+    """The program has computed on the host beside torch for ``us``, mostly at the line ``source``, behind so many of
+    the calls that were heard (``behind``), and of the calls of graphs (``graphs``)."""
+
+    us: float
+    source: str
+    behind: int
+    graphs: int = 0
+
+
 class EagerCalls(TorchDispatchMode):
     """Listens between ``start`` and ``stop``, which belong on one thread; ``calls`` are in order for each thread.
 
     ``inside`` tells whether the calling thread is in a compiled graph's call, whose operators are the ledger's already.
     On a device that is not there each call is placed among its streams, as are those of graphs (``graphs``) and what
-    the host waits for (``host_waits``).
+    the host waits for (``host_waits``) or computes beside torch (``own_work``).
     """
 
     supports_higher_order_operators = True
@@ -139,6 +151,8 @@ class EagerCalls(TorchDispatchMode):
         super().__init__()
         self.graphs: list[tuple[str, Placed]] = []
         self.host_waits: list[HostWait] = []
+        self.own_work: list[OwnWorkHeard] = []
+        self._own_work: OwnWork | None = None
         self._streams: StreamOrder | None = None
         self._inside = inside
         self._is_generated: Callable[[str], bool] = lambda file: False
@@ -185,6 +199,8 @@ class EagerCalls(TorchDispatchMode):
         read_lengths_first(self._patches)
         self.__enter__()
         self._is_entered = True
+        if isinstance(mode, FakeTensors):
+            self._own_work = OwnWork(self._note_own_work)
         return True
 
     def stop(self) -> bool:
@@ -192,6 +208,8 @@ class EagerCalls(TorchDispatchMode):
         if not self._is_entered:
             return True
         self._is_entered = False
+        if self._own_work is not None:
+            self._own_work.stop()
         self._patches.undo()
         if self._streams is not None:
             self._streams.on_host_wait = None
@@ -228,6 +246,8 @@ class EagerCalls(TorchDispatchMode):
 
     def graph_begins(self, name: str, inputs: Sequence[Any]) -> None:
         """A compiled graph is about to be called with ``inputs``."""
+        if self._own_work is not None:
+            self._own_work.begins()
         if self._storages is not None and self._is_entered:
             with _unseen():
                 self._storages.graph_begins(name, inputs)
@@ -236,15 +256,23 @@ class EagerCalls(TorchDispatchMode):
 
     def graph_ends(self, result: Any) -> None:
         """The call of a compiled graph has given ``result``."""
-        if self._storages is not None and self._is_entered:
-            with _unseen():
-                self._storages.graph_ends(result)
+        try:
+            if self._storages is not None and self._is_entered:
+                with _unseen():
+                    self._storages.graph_ends(result)
+        finally:
+            if self._own_work is not None:
+                self._own_work.ends()
 
     def optimizer_stepped(self) -> None:
         """An optimizer has made its step: the gradients are still there."""
         if self._storages is not None and self._is_entered:
             with _unseen():
                 self._storages.find_gradients()
+
+    def _note_own_work(self, seconds: float, source: str) -> None:
+        with self._lock:
+            self.own_work.append(OwnWorkHeard(1e6 * seconds, source, len(self.calls), len(self.graphs)))
 
     def _note_host_wait(self, name: str, placed: Placed) -> None:
         if not self._is_entered or name not in DRIVER_WAITS:
@@ -273,7 +301,15 @@ class EagerCalls(TorchDispatchMode):
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Pass the call on; tensor subclasses are left to unpack themselves, their inner calls come here again."""
-        kwargs = kwargs or {}
+        if self._own_work is None:
+            return self._pass_on(func, types, args, kwargs or {})
+        self._own_work.begins()
+        try:
+            return self._pass_on(func, types, args, kwargs or {})
+        finally:
+            self._own_work.ends()
+
+    def _pass_on(self, func: Any, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with torch._C.DisableTorchFunctionSubclass():  # as _unseen, which may not fail here
             if not all(issubclass(kind, _CLASSES) or kind in self._tensors for kind in types):
                 if FakeTensor in types and FakeTensor not in self._tensors:

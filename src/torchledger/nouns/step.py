@@ -92,7 +92,8 @@ class StepCall:
     it was given, unless they are the first ones (``("indices", (1,))``). Attention that drops weights has
     ``("dropout", (1,))`` beside them. A plan adds ``("pinned", (1,))`` to copies from and to pinned memory of the host,
     and ``("loaded", (1,))`` to what a data loader computes there. ``predicted_us`` is what a plan says that the call
-    takes on the device, microseconds, where its price was kept.
+    takes on the device, microseconds, where its price was kept. ``own_us`` is how long the program computed on the host
+    beside torch before the call (NumPy, Python), on the machine that planned it, and ``own_source`` the line.
     """
 
     step: str
@@ -134,6 +135,8 @@ class StepCall:
     inside: tuple[tuple[int, int], ...] = ()
     settings: tuple[tuple[str, tuple[int, ...]], ...] | None = None
     predicted_us: float | None = None
+    own_us: float | None = None
+    own_source: str | None = None
 
 
 @dataclass(frozen=True)

@@ -432,6 +432,7 @@ class _StepHearer(StepProfiler):
             facts,
             ledgered,
             host_waits=listener.host_waits,
+            own_work=listener.own_work,
             sizes=dict(enumerate(mark[1] for mark in marked if mark is not None)),
         )
         memory = record_memory(

@@ -20,7 +20,7 @@ from torchledger.planning.tiles import tiles_of_calls, tiles_of_launches
 from torchledger.planning.timeline import COMPUTE_STREAM, Sharing, TimedEntry
 from torchledger.predicting.bus_copies import main_stream
 from torchledger.predicting.call_sizes import at_usual_sizes, predict_at_sizes, sizes_of_calls
-from torchledger.predicting.host_work import host_work_notes, host_work_us
+from torchledger.predicting.host_work import host_work_notes, host_work_us, own_work_notes, own_work_us
 from torchledger.predicting.launches import predict_launches
 from torchledger.predicting.operators import ROOFLINE, half_width_us, tail_us
 from torchledger.predicting.overheads import Mode, begins_backward
@@ -343,6 +343,7 @@ def time_entries(maker: EntryMaker, settings: Mapping[str, bool]) -> TimedRank:
         first = len(maker.entries)
         after = (*carried, *(placed[order] for order in waits.get(call.order, ()) if order in placed))
         carried = ()
+        maker.by_host("the program", call.own_us or 0.0)
         if call.kind == "graph":
             _graph(
                 maker,
@@ -403,8 +404,8 @@ def time_entries(maker: EntryMaker, settings: Mapping[str, bool]) -> TimedRank:
         alike_collectives(maker.asked),
         tuple(maker.waits),
         times_us,
-        needs.slowness * sum(work_us.values(), 0.0),
-        host_work_notes(program.calls, work_us),
+        needs.slowness * sum(work_us.values(), 0.0) + own_work_us(program.calls),
+        (*host_work_notes(program.calls, work_us), *own_work_notes(program.calls)),
     )
 
 

@@ -95,6 +95,26 @@ def host_work_notes(calls: Sequence[StepCall], work_us: Mapping[int, float]) -> 
     )
 
 
+def own_work_us(calls: Sequence[StepCall]) -> float:
+    """Microseconds that a planned program computes on the host beside torch, on the machine that planned it."""
+    return sum(call.own_us or 0.0 for call in calls)
+
+
+def own_work_notes(calls: Sequence[StepCall]) -> tuple[str, ...]:
+    """That a step's price has such work in it, and which lines take most of it."""
+    lines: dict[str, float] = defaultdict(float)
+    for call in calls:
+        if call.own_us and call.own_source is not None:
+            lines[os.path.basename(call.own_source)] += call.own_us
+    if not lines:
+        return ()
+    ms = sum(lines.values()) / 1e3
+    return (
+        f"the program computes on the host beside torch, in NumPy or Python{_named(lines)}: {ms:,.3g} ms on the machine"
+        " that plans, in the price as they are",
+    )
+
+
 def _is_of_host(call: StepCall) -> bool:
     is_planned = call.host_us is None and not call.samples_us
     is_loaded = ("loaded", (1,)) in (call.settings or ())
@@ -159,6 +179,10 @@ def _lines(worked: Sequence[StepCall], work_us: Mapping[int, float]) -> str:
     for call in worked:
         if call.sources:
             lines[os.path.basename(call.sources[-1])] += work_us[call.order]
+    return _named(lines)
+
+
+def _named(lines: Mapping[str, float]) -> str:
     named = sorted(lines, key=lambda line: -lines[line])[:_MOST_LINES]
     more = len(lines) - len(named)
     further = f" and {more} more line{'s' * (more > 1)}" if more else ""

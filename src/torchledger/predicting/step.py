@@ -51,7 +51,7 @@ from torchledger.predicting.host_steps import (
     shape_with_calls,
     slowness_of,
 )
-from torchledger.predicting.host_work import WORK_ERROR, host_work_notes, host_work_us
+from torchledger.predicting.host_work import WORK_ERROR, host_work_notes, host_work_us, own_work_notes, own_work_us
 from torchledger.predicting.launches import is_foreign, predict_launches, rounding_of
 from torchledger.predicting.operators import ROOFLINE, half_width_us, predict, tail_us
 from torchledger.predicting.overheads import (
@@ -180,7 +180,8 @@ def predict_step(
         overheads = {**overheads, "overlap": OVERLAP}
     usual_work_us = {} if record is None or replays_step else host_work_us(record.calls)
     calls_work_us = {order: expected_host(host)[0] * us for order, us in usual_work_us.items()}
-    launching_us, work_us = needed_by_host_us, sum(calls_work_us.values(), 0.0)
+    own_us = 0.0 if record is None or replays_step else own_work_us(record.calls)
+    launching_us, work_us = needed_by_host_us, sum(calls_work_us.values(), own_us)
     needed_by_host_us += work_us
     by_launch = {launch.launch_id: launch for launch in called}
     worked = [
@@ -251,6 +252,7 @@ def predict_step(
             *_notes_on_collectives(record),
             *waits_notes(record.calls if record is not None else (), waits_us),
             *host_work_notes(record.calls if record is not None else (), usual_work_us),
+            *own_work_notes(record.calls if record is not None and own_us else ()),
         ),
         eager=_grouped(eager),
         host=None if host is None else host.name,

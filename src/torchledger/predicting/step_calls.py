@@ -89,7 +89,7 @@ def price_calls(
 
 
 _OF_ONE_CALL: Mapping[str, Any] = {
-    **dict.fromkeys(("start_us", "host_us", "predicted_us")),
+    **dict.fromkeys(("start_us", "host_us", "predicted_us", "own_us", "own_source")),
     **dict.fromkeys(("samples_us", "sources", "modules", "streams"), ()),
 }
 """What calls at the same sizes differ in, and their prices do not."""

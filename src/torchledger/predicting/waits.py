@@ -132,7 +132,8 @@ def pieces_of_step(
     work_us: Mapping[int, float] | None = None,
 ) -> list[Piece]:
     """A recorded step in the order in which its host goes through it; ``host_us`` and ``whole_device_us`` are its sums,
-    ``work_us`` is what the host computes itself beside that, by the ``order`` of calls.
+    ``work_us`` is what the host computes itself beside that, by the ``order`` of calls; with it counts what the program
+    computes between them.
 
     ``device_us`` holds what each launch takes by ``launch_id``, each eager call by ``order``; ``times`` how often a
     step makes each launch. The host's time is shared as ``STEP_COSTS`` say, a graph's own once for each of its calls.
@@ -146,6 +147,9 @@ def pieces_of_step(
     works: dict[int, float] = {}
     last = -1
     for call in sorted(calls, key=lambda each: each.order):
+        if call.own_us and work_us is not None:
+            works[len(found)] = call.own_us
+            found.append(Piece(0.0))
         if waits_for_device(call):
             # Behind what it waits for the device has more to do, and is not idle when the host goes on.
             found.append(Piece(0.0, waits=not call.waits_for or max(call.waits_for) >= last))

@@ -6,7 +6,7 @@ That is all there is of a program that runs without its device. How many kernels
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -36,7 +36,7 @@ from torchledger.work.op_costs import op_cost
 from torchledger.work.op_shapes import OpCall, Tensor
 
 if TYPE_CHECKING:
-    from torchledger._torch.eager_calls import EagerCall, HostWait
+    from torchledger._torch.eager_calls import EagerCall, HostWait, OwnWorkHeard
 
 _BACKWARD = "autograd::engine::evaluate_function: "
 _FOREACH = re.compile(r"^aten::(_foreach_|_fused_(adam|sgd|adagrad)|_amp_foreach)")
@@ -71,13 +71,15 @@ def record_heard_step(
     ledgered: Ledgered,
     *,
     host_waits: Sequence[HostWait] = (),
+    own_work: Sequence[OwnWorkHeard] = (),
     sizes: Mapping[int, Mapping[str, int]] | None = None,
     name: str = "step_0",
 ) -> StepRecord:
     """The record of a step of which a dispatch mode heard all operators; no call has a time.
 
     ``entries`` are the step's calls in order: the place of an eager operator in ``heard``, or the name of a compiled
-    graph. ``host_waits`` are where the program itself has its host wait, in order. ``sizes`` holds the symbols of a
+    graph. ``host_waits`` are where the program itself has its host wait, in order, and ``own_work`` where it computes
+    on the host beside torch. ``sizes`` holds the symbols of a
     dynamic graph's calls, by their place among the graph calls.
     """
     heard = [_as_it_is_heard(each) for each in heard]
@@ -87,6 +89,13 @@ def record_heard_step(
     wait_sources: dict[int, tuple[str, ...]] = {}
     graphs = 0
     operators_made = 0
+    worked: dict[int, list[OwnWorkHeard]] = {}
+    works = deque(own_work)
+
+    def work(behind: int) -> None:
+        """What comes next in the step comes behind this work."""
+        while works and works[0].behind <= behind and works[0].graphs <= graphs:
+            worked.setdefault(len(made), []).append(works.popleft())
 
     def wait() -> None:
         asked = host_waits[len(waits)]
@@ -96,6 +105,7 @@ def record_heard_step(
 
     for each in entries:
         behind = each if isinstance(each, int) else operators_made
+        work(behind)
         while len(waits) < len(host_waits) and host_waits[len(waits)].behind <= behind:
             if isinstance(each, str) and host_waits[len(waits)].graphs > graphs:
                 break
@@ -134,7 +144,9 @@ def record_heard_step(
                 call = with_group(call, entry, of_mode)
             call = _as_loaded(_as_copied(call, of_mode), of_mode)
             call = replace(_with_kernels(call, of_mode, threads[of_mode.thread]), distributed=of_mode.distributed)
-        elif entry.kind == "synchronization":
+        if place in worked:
+            call = replace(call, own_us=sum(one.us for one in worked[place]), own_source=worked[place][0].source)
+        if of_mode is None and entry.kind == "synchronization":
             # Of the call that waits, where it is not the program itself.
             call = replace(call, sources=wait_sources[place] if place in wait_sources else calls[-1].sources)
         calls.append(call)

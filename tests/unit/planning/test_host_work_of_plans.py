@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -172,3 +173,19 @@ def test_each_rank_of_a_world_has_its_own_work_of_the_host_in_the_price(tmp_path
     assert step.host_us > step.host_work_us and step.duration_us > step.host_work_us
     assert step.decides == "host"
     assert ": 524,288 random numbers in one call (train.py:10)" in note_of(step)
+
+
+def test_what_a_program_computes_beside_torch_is_in_the_price_with_its_line(without: PlannedStep) -> None:
+    kept = torch.zeros(BATCH)
+
+    def batch() -> torch.Tensor:
+        begin = time.thread_time()
+        while time.thread_time() < begin + 0.05:
+            sum(range(100))
+        return kept
+
+    step = trained(batch)
+    assert 20_000 < step.host_work_us < 100_000
+    assert step.duration_us > without.duration_us + 0.5 * step.host_work_us
+    note = next(each for each in step.notes if "beside torch" in each)
+    assert re.search(r"\(test_host_work_of_plans.py:\d+\): \S+ ms on the machine that plans", note)

@@ -19,6 +19,8 @@ from torchledger.predicting.host_work import (
     USUAL_SLOWNESS,
     host_work_notes,
     host_work_us,
+    own_work_notes,
+    own_work_us,
 )
 from torchledger.predicting.step import predict_step
 from torchledger.predicting.waits import pieces_of_step
@@ -170,3 +172,13 @@ def test_a_host_computes_where_the_program_asks_for_it() -> None:
     )
     assert [piece.host_us >= 500 for piece in pieces] == [False, True, False, False]
     assert sum(piece.host_us for piece in pieces) == pytest.approx(510.0)
+
+
+def test_what_a_program_computes_beside_torch_is_told_with_its_lines() -> None:
+    calls = [
+        StepCall("s", place, "copy", "aten::_to_copy", "input", own_us=3e4, own_source="/a/b.py:3") for place in (0, 1)
+    ]
+    assert own_work_us(calls) == 6e4
+    (note,) = own_work_notes(calls)
+    assert "(b.py:3): 60 ms on the machine that plans" in note
+    assert own_work_notes([]) == ()

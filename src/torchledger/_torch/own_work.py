@@ -1,0 +1,108 @@
+"""What a program that runs without its device computes on the host beside torch: in NumPy, in Python, in C of its own.
+
+Time that the thread spends between two operators is the program's where its own code, or that of a package other than
+torch, is at work in it: a thread beside it looks now and then. What torch and this package need there (modules, hooks,
+a graph's wrapper) is none of it, and little of the program's is in what each operator costs its host.
+"""
+
+from __future__ import annotations
+
+import _thread
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+import torch
+
+import torchledger
+from torchledger._torch.user_lines import is_of_python
+
+_LOOKS_S = 0.001
+_LEAST_S = 0.001
+"""Less between two operators is what calling them takes."""
+
+_TOOLS = tuple(f"{Path(each).parent}/" for each in (torch.__file__, torchledger.__file__))
+_TRITON, _IMPORTS, _PACKAGES = "/triton/", "<frozen importlib", "-packages/"
+
+
+@dataclass
+class _Between:
+    """The time between two operators: since when, and whose code was at work in it, by its lines."""
+
+    since_s: float = 0.0
+    looks: int = 0
+    lines: Counter[str] = field(default_factory=Counter)
+
+
+class OwnWork:
+    """Tells ``on_work`` the seconds of the thread that makes it, and a line, each time that it has worked so between
+    two operators. ``begins`` and ``ends`` are told around what torch does; they may be nested."""
+
+    def __init__(self, on_work: Callable[[float, str], None]) -> None:
+        self._on_work = on_work
+        self._thread = threading.get_ident()
+        self._depth = 0
+        self._between: _Between | None = _Between(time.thread_time())
+        self._is_over = False
+        _thread.start_new_thread(self._look, ())  # as a thread of the program's it would be one that waits for steps
+
+    def stop(self) -> None:
+        """Nothing is looked at any more."""
+        self._is_over, self._between = True, None
+
+    def begins(self) -> None:
+        """Torch is at work."""
+        if self._is_over or threading.get_ident() != self._thread:
+            return
+        self._depth += 1
+        between, self._between = self._between, None
+        if between is None or not between.looks:
+            return
+        took_s = time.thread_time() - between.since_s
+        own_s = took_s * between.lines.total() / between.looks
+        if own_s >= _LEAST_S:
+            self._on_work(own_s, between.lines.most_common(1)[0][0])
+
+    def ends(self) -> None:
+        """The program goes on."""
+        if self._is_over or threading.get_ident() != self._thread:
+            return
+        self._depth = max(0, self._depth - 1)
+        if not self._depth:
+            self._between = _Between(time.thread_time())
+
+    def _look(self) -> None:
+        before: _Between | None = None
+        while not self._is_over:
+            time.sleep(_LOOKS_S)
+            between = self._between
+            if between is not None and between is before:  # not in every short time between two operators
+                frame = sys._current_frames().get(self._thread)
+                line = None if frame is None else _own_line(frame)
+                if between is self._between:
+                    between.looks += 1
+                    between.lines.update([line] if line is not None else [])
+            before = between
+
+
+def _own_line(frame: FrameType | None) -> str | None:
+    """The program's line behind code that is neither torch's nor ours; ``None`` where the code at work is."""
+    innermost = None
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if innermost is None and not is_of_python(frame) and not file.startswith("<"):
+            if file.startswith(_TOOLS) or _TRITON in file:
+                return None
+            innermost = f"{file}:{frame.f_lineno}"
+        if file.startswith(_IMPORTS) or (file.startswith(_TOOLS) and "/utils/data/" in file):
+            return None  # modules that come once, and what a loader is said to take
+        is_programs = _PACKAGES not in file and not file.startswith((*_TOOLS, "<")) and not is_of_python(frame)
+        if innermost is not None and is_programs:
+            return f"{file}:{frame.f_lineno}"
+        frame = frame.f_back
+    return innermost

@@ -1,0 +1,47 @@
+"""What the program computes between two operators is told with its line, and what torch does there is not."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import torch
+
+from torchledger._torch.own_work import _LEAST_S, OwnWork, _own_line
+
+_WORKS_S = 0.05
+
+
+def _works() -> None:
+    begin = time.thread_time()
+    while time.thread_time() < begin + _WORKS_S:
+        sum(range(100))
+
+
+def test_work_between_two_operators_is_told_with_the_line_at_which_it_is() -> None:
+    told: list[tuple[float, str]] = []
+    watch = OwnWork(lambda seconds, line: told.append((seconds, line)))
+    try:
+        watch.begins()
+        watch.ends()
+        _works()
+        watch.begins()
+        _works()  # torch's
+        watch.ends()
+    finally:
+        watch.stop()
+    ((seconds, line),) = told
+    assert _LEAST_S < seconds < 1.5 * _WORKS_S
+    assert line.rpartition(":")[0] == __file__
+
+
+def test_code_of_torch_is_none_of_the_programs() -> None:
+    found: list[str | None] = []
+
+    class Asks(torch.nn.Module):
+        def forward(self) -> None:
+            found.append(_own_line(sys._getframe(1)))
+
+    Asks()()
+    assert found == [None]
+    assert str(_own_line(sys._getframe())).startswith(f"{__file__}:")
