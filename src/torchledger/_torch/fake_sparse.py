@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from torchledger._torch.fake_places import distinct_places
+
 _ATEN = torch.ops.aten
 
 
@@ -70,8 +72,23 @@ def _cloned(given: Any, *, memory_format: Any = None) -> Any:
 
 
 def _coalesced(given: Any) -> Any:
-    """All elements are taken for different ones: how many are not, their values say."""
-    return _with(given, torch.empty_like(given._indices()), torch.empty_like(given._values()), True)
+    """Elements are taken for different ones where they were not taken from the same numbers: what is so besides, values
+    say."""
+    indices, values = given._indices(), given._values()
+    left = distinct_places(given)
+    if left is not None and left < given._nnz():
+        indices, values = indices[:, :left], values[:left]
+    return _with(given, torch.empty_like(indices), torch.empty_like(values), True)
+
+
+def _added(left: Any, right: Any, *, alpha: Any = 1) -> Any:
+    """Two of them are put one behind the other (``add_out_sparse_cuda``, ``SparseCUDATensorMath.cu``)."""
+    if not (_is_sparse(left) and _is_sparse(right)) or left.sparse_dim() != right.sparse_dim():
+        return NotImplemented
+    places = torch.cat([left._indices(), right._indices()], 1)
+    values = [left._values(), right._values()]
+    dtype = torch.promote_types(*(each.dtype for each in values))
+    return _with(left, places, torch.cat([each.to(dtype) for each in values]), False)
 
 
 def transposed(given: Any, first: int = 0, second: int = 1) -> Any:
@@ -220,6 +237,7 @@ SPARSE: Mapping[Any, Callable[..., Any]] = {
         operator: _elementwise(operator)
         for operator in (_ATEN.mul.Tensor, _ATEN.div.Tensor, _ATEN.div.Tensor_mode, _ATEN.neg.default)
     },
+    _ATEN.add.Tensor: _added,
     _ATEN._sparse_sum.dim: _summed,
     _ATEN.sum.default: _sum_of_all,
     _ATEN.mm.default: _product,

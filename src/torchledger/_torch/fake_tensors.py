@@ -65,6 +65,7 @@ from torchledger._torch.fake_operators import (
     spread_over_choices,
     work_of_coalesced,
 )
+from torchledger._torch.fake_places import follow_places
 from torchledger._torch.fake_ranges import KEPT_OF_RANGES, note_ranges, taken_by
 from torchledger._torch.fake_scalars import let_sequences_be_read
 from torchledger._torch.fake_shares import ARE_SHARES, KEPT_OF_SHARES, count_shares, origin_of, shares_of
@@ -388,8 +389,11 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             with self:
                 result = (MASKED.get(func) or SPARSE[func])(*args, **kwargs)
             if func in MERGES:
-                self.note(f"how many elements {func._schema.name} leaves", f"{result._nnz():,}, all of them")
+                left, given = result._nnz(), args[0]._nnz()
+                said = "all of them" if left == given else f"of {given:,}: others are copies of the same numbers"
+                self.note(f"how many elements {func._schema.name} leaves", f"{left:,}, {said}")
             if result is not NotImplemented:
+                follow_places(func, args, result)
                 return result
         if func in ONLY_THERE and not is_made_of_others:
             with self:
@@ -453,6 +457,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
             note_ranges(func, args, result)
             count_shares(func, args, kwargs, result)
             follow_limits(func, args, result)
+            follow_places(func, args, result)
         elif result is None and args and isinstance(func, torch._ops.OpOverload):
             count_shares(func, args, kwargs, result)
         return result

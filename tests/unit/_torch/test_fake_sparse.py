@@ -187,3 +187,13 @@ def test_products_with_sparse_matrices_are_of_any_size(fake: FakeDevice) -> None
     made.sum().backward()
     assert rows.grad is not None and rows.grad.shape == rows.shape
     assert not any(each.asked.startswith("what aten") for each in fake.tensors.stand_ins)
+
+
+def test_gradients_of_one_table_that_is_looked_up_twice_hold_the_rows_of_both(fake: FakeDevice) -> None:
+    layer = nn.Embedding(5000, 4, sparse=True, device="cuda")
+    tokens, others = torch.randint(5000, (8, 33), device="cuda"), torch.randint(5000, (16,), device="cuda")
+    (layer(tokens[:, :-1]) * layer(tokens[:, 1:])).sum().add(layer(others).sum()).backward()
+    gradient = layer.weight.grad
+    assert gradient is not None and gradient._nnz() == 2 * 8 * 32 + 16 and not gradient.is_coalesced()
+    assert gradient.coalesce()._nnz() == 8 * 33 + 16
+    assert {each.value for each in fake.tensors.stand_ins} == {"280, of 528: others are copies of the same numbers"}
