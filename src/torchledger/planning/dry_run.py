@@ -38,6 +38,7 @@ from torchledger.planning.program_threads import (
 from torchledger.planning.rare_collectives import RareCollectives, do_matter
 from torchledger.planning.steps_of_a_turn import StepsOfATurn, steps_of_a_turn
 from torchledger.planning.turns import Turn, Turns
+from torchledger.planning.turns_of_calls import TurnsOfCalls, WorkOfCalls
 from torchledger.profiling.profile import StepProfiler, hear_steps
 from torchledger.profiling.records import facts_of_recording
 from torchledger.stepping.assumed_ways import assumed_times, dearer_ways
@@ -156,6 +157,11 @@ class _StepHearer(StepProfiler):
         self._steps_of_turn: StepsOfATurn | None = None
         self._outside = OutsideWork(lambda: self._made)
         self._turns = Turns(lambda: self._made, self._follow, turn)
+        self._turns_of_calls: TurnsOfCalls | None = None
+        self._n_inside = 0
+        if looks_for_turns and around is None and turn is None:
+            self._turns_of_calls = TurnsOfCalls()
+            tensors.flows.append(WorkOfCalls(self._turns_of_calls, lambda: self._n_inside > 0))  # type: ignore[arg-type]
         self._later_modules: ModuleCalls | None = None
         self._loading = loading
         self._given_up: list[GivenUp] = []
@@ -210,6 +216,7 @@ class _StepHearer(StepProfiler):
 
         if self._kept is None:
             self._steps_of_turn = steps_of_a_turn(frames_behind_hook())
+        self._end_of_turns_of_calls()
         self._rare.optimizer_stepped()
         self._outside.optimizer_stepped()
         if not self._is_a_rank:
@@ -242,13 +249,29 @@ class _StepHearer(StepProfiler):
     def _module_called(self, module: Any) -> None:
         self._outside.model_called()
         self._turns.model_called()
+        self._called()
         super()._module_called(module)
+
+    def _called(self) -> None:
+        """Ends a turn of calls that nothing updates with the first of the next."""
+        from torchledger._torch.user_lines import frames_behind_hook
+
+        if self._turns_of_calls is not None and self._turns_of_calls.called(frames_behind_hook()):
+            self._recorder.marked("turn")
+
+    def _end_of_turns_of_calls(self) -> None:
+        if self._turns_of_calls is not None:
+            self._turns_of_calls.end()
+            self._turns_of_calls = None
+            self._tensors.flows[:] = [each for each in self._tensors.flows if not isinstance(each, WorkOfCalls)]
 
     def _around_call(self, compiled: Any, inputs: Sequence[Any], proceed: Callable[[], Any]) -> Any:
         self._outside.model_called()
         self._turns.model_called()
         # What its wrapper calls is in its launches; it calls more at first, and in some versions of torch each time.
         before = self._tensors.n_operators
+        self._called()
+        self._n_inside += 1
         try:
             given = list(inputs) if self._tensors.flows else []  # a graph may empty its list of them
             result = super()._around_call(compiled, inputs, proceed)
@@ -256,8 +279,12 @@ class _StepHearer(StepProfiler):
                 flow.graph_called(given, result)
             return result
         finally:
+            self._n_inside -= 1
             self._in_graphs += self._tensors.n_operators - before
-            self._launched += len(self._launches.get(self._recorder.name_of(compiled) or "", ()))
+            launched = len(self._launches.get(self._recorder.name_of(compiled) or "", ()))
+            self._launched += launched
+            if self._turns_of_calls is not None:
+                self._turns_of_calls.worked(launched)
 
     def on_close(self) -> bool:
         """The program has ended: nothing more is recorded."""
@@ -332,10 +359,11 @@ class _StepHearer(StepProfiler):
 
     def _is_in_turn(self, now_s: float) -> bool:
         """Whether the steps at hand seem to be parts of a turn, not too long after the last that was heard."""
-        if self._turns.is_likely:
+        calls = self._turns_of_calls
+        if self._turns.is_likely or (calls is not None and calls.is_likely):
             return self._looked_on <= _MOST_OF_TURNS and now_s < self._heard_s + _OF_TURNS_S
-        is_possible = self._turns.is_possible and self._looked_on <= _MOST_LOOKED_ON
-        return is_possible and now_s < self._heard_s + _OF_FIRST_TURN_S
+        is_possible = self._turns.is_possible or (calls is not None and calls.is_possible)
+        return is_possible and self._looked_on <= _MOST_LOOKED_ON and now_s < self._heard_s + _OF_FIRST_TURN_S
 
     @property
     def _waits_for_training(self) -> bool:
@@ -402,7 +430,12 @@ class _StepHearer(StepProfiler):
     @property
     def turn(self) -> Turn | None:
         """What the step that is kept is, where it is a turn of a loop."""
-        return self._turns.turn if self._kept is not None and self._kept.found_by == "turn" else None
+        return self._found_turn if self._kept is not None and self._kept.found_by == "turn" else None
+
+    @property
+    def _found_turn(self) -> Turn | None:
+        calls = self._turns_of_calls
+        return self._turns.turn or (calls.turn if calls is not None else None)
 
     @property
     def has_heard(self) -> bool:
@@ -449,8 +482,8 @@ class _StepHearer(StepProfiler):
             {order: recording.heard[place] for place, order in record.places.items()},
         )
         said = _UNTRAINED.format(self._looked_on) if self._waits_for_training else self._outside.note()
-        if self._turns.turn is not None and recording.found_by == "turn":
-            said = self._turns.turn.note()
+        if (turn := self._found_turn) is not None and recording.found_by == "turn":
+            said = turn.note()
         loading = None if self._is_a_rank else self._loading.note()
         if said is None and self._steps_of_turn is not None and self._is_one_of_several(recording):
             said = self._steps_of_turn.note()

@@ -1,0 +1,76 @@
+"""Turns of a loop around calls that nothing updates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from torchledger.nouns import PlannedStep
+from torchledger.planning.plan import plan_program
+
+pytestmark = pytest.mark.usefixtures("no_optimizer_stays")
+
+CALLS, TURNS, WIDTH = 5, 40, 64
+
+
+def planned(program: Callable[[nn.Module], None]) -> PlannedStep:
+    def run() -> None:
+        with torch.no_grad():
+            program(nn.Sequential(*[nn.Linear(WIDTH, WIDTH) for _ in range(4)]).cuda())
+
+    return plan_program(run).step
+
+
+def note_of(step: PlannedStep) -> str:
+    return next((note for note in step.notes if note.startswith("a step is one turn")), "")
+
+
+def test_a_prefill_and_its_decodes_are_a_turn() -> None:
+    def program(model: nn.Module) -> None:
+        for _ in range(TURNS):
+            token = model(torch.randn(8, 16, WIDTH, device="cuda"))[:, -1]
+            for _ in range(CALLS):
+                token = model(token)
+
+    step = planned(program)
+    assert f": {CALLS} calls at test_turns_of_calls.py:" in note_of(step)
+    assert step.launches == 4 * (CALLS + 1) + 1
+
+
+def test_batches_with_little_beside_them_are_steps() -> None:
+    def program(model: nn.Module) -> None:
+        for _ in range(TURNS):
+            total = torch.zeros((), device="cuda")
+            for _ in range(CALLS):
+                total = total + model(torch.randn(8, WIDTH, device="cuda")).sum()
+
+    assert note_of(planned(program)) == ""
+
+
+def test_turns_that_are_not_alike_are_none() -> None:
+    def program(model: nn.Module) -> None:
+        for turn in range(TURNS):
+            token = model(torch.randn(8, 16, WIDTH, device="cuda"))[:, -1]
+            for _ in range(2 + turn % 5):
+                token = model(token)
+
+    assert note_of(planned(program)) == ""
+
+
+def test_what_a_function_held_that_was_watched_is_let_go_when_it_returns() -> None:
+    def draw(model: nn.Module) -> torch.Tensor:
+        held = torch.zeros(1 << 26, device="cuda")
+        token = model(torch.randn(8, 16, WIDTH, device="cuda"))[:, -1]
+        for _ in range(CALLS):
+            token = model(token) + held[0]
+        return token
+
+    def program(model: nn.Module) -> None:
+        for _ in range(TURNS):
+            draw(model)
+
+    peak = planned(program).peak_allocated_bytes
+    assert peak is not None and peak < 1.5 * 4 * (1 << 26)
