@@ -145,10 +145,18 @@ class _Generator(torch.Generator):
     """The random numbers of a device: its state is asked for, and put into graphs that recompute dropout."""
 
     index = 0
+    offset = 0
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
         return torch.device("cuda", self.index)
+
+    def get_offset(self) -> int:
+        return self.offset
+
+    def set_offset(self, offset: int) -> _Generator:
+        self.offset = offset
+        return self
 
     def get_state(self) -> torch.Tensor:
         return device_state()

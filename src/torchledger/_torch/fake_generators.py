@@ -41,11 +41,21 @@ def let_states_be_unknown(patches: Patches, note: Callable[[str, str], None]) ->
             made = super().__new__(cls, device)
             place = torch.device(device)
             made._place = torch.device(place.type, place.index or 0) if place.type == "cuda" else place
+            made._offset = 0
             return made
 
         @property
         def device(self) -> torch.device:
             return self._place
+
+        def get_offset(self) -> int:
+            return self._offset if self._place.type == "cuda" else super().get_offset()
+
+        def set_offset(self, offset: int) -> Any:
+            if self._place.type != "cuda":
+                return super().set_offset(offset)
+            self._offset = offset
+            return self
 
         def get_state(self) -> Any:
             return device_state() if self._place.type == "cuda" else super().get_state()

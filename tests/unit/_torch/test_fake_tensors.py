@@ -453,6 +453,8 @@ def test_the_state_of_the_device_s_random_numbers_is_taken_and_given_back(fake: 
     for each in (torch.cuda.default_generators[0], own):
         assert each.get_state().shape == state.shape == (16,)
         each.set_state(state)
+        each.set_offset(8)
+        assert each.get_offset() == 8
     host = torch.Generator().manual_seed(7)
     drawn, state = torch.rand(3, generator=host), host.get_state()
     assert not torch.equal(drawn, torch.rand(3, generator=host))
