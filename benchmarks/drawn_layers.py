@@ -238,6 +238,24 @@ def _operator(pick: random.Random) -> Sizes:
     }  # fmt: skip
 
 
+def _full_size(pick: random.Random) -> Sizes:
+    """A layer that works on pictures at their full size, as restoration, translation and first decoder stages have
+    them: few channels, many pixels, few pictures."""
+    kernel, stride, padding = pick.choice(
+        ((1, 1, 0), (1, 1, 0), (1, 1, 0), (3, 1, 1), (3, 1, 1), (3, 1, 1), (3, 1, 0), (3, 2, 1), (4, 2, 1), (2, 2, 0),
+         (5, 1, 2), (7, 1, 3), (7, 1, 0), (9, 1, 4))
+    )  # fmt: skip
+    channels = (3, 3, 8, 12, 16, 24, 32, 32, 48, 64, 64, 96, 128, 192)
+    c_in, c_out = pick.choice(channels), pick.choice(channels)
+    if c_in > 3 and pick.random() < 0.5:
+        c_out = c_in * pick.choice((1, 1, 2))
+    height = pick.choice((64, 96, 128, 128, 160, 192, 224, 256, 256, 256, 320, 384, 512)) + (kernel - 1) * (not padding)
+    return {
+        "count": pick.choice((1, 1, 2, 2, 4, 4, 8, 8, 12, 16, 24, 32, 48, 64)),
+        "c_in": c_in, "c_out": c_out, "height": height, "kernel": kernel, "stride": stride, "padding": padding,
+    }  # fmt: skip
+
+
 KINDS: Mapping[str, tuple[float, Callable[[random.Random], Sizes]]] = {
     "depthwise": (22, _depthwise),
     "groups": (20, _grouped),
@@ -249,5 +267,6 @@ KINDS: Mapping[str, tuple[float, Callable[[random.Random], Sizes]]] = {
     "operator": (18, _operator),
     "stripes": (0, _stripe),
     "folded": (0, _folded),
+    "full size": (0, _full_size),
 }
 """How often each is drawn, where nothing else is said, beside what draws its sizes."""

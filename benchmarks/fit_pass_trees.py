@@ -36,7 +36,7 @@ DRAWN = tuple(
     ROOT / f"data/h200/{name}_torch2.11.npz"
     for name in (
         *("grouped_layers", "positions", "more_layers", "more_passes", "narrow_layers", "stripe_layers"),
-        *("large_layers", "large_passes", "lasting_layers"),
+        *("large_layers", "large_passes", "lasting_layers", "full_layers", "more_full_layers"),
     )
 )
 """What the networks have not seen."""
