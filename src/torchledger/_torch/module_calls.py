@@ -15,9 +15,14 @@ from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
 )
-from torch.nn.utils.parametrize import ParametrizationList
 
 from torchledger.signals import let_through
+
+
+def _makes_a_parameter(module: Module) -> bool:
+    """Whether a module is read as a parameter of another; its kind is imported by programs that have some."""
+    known = sys.modules.get("torch.nn.utils.parametrize")
+    return known is not None and isinstance(module, known.ParametrizationList)
 
 
 def _is_in_loader() -> bool:
@@ -44,7 +49,7 @@ class ModuleCalls:
     def _begins(self, module: Module, inputs: Any) -> None:
         depth = getattr(self._inside, "depth", 0)
         self._inside.depth = depth + 1
-        if depth or isinstance(module, ParametrizationList) or _is_in_loader():
+        if depth or _makes_a_parameter(module) or _is_in_loader():
             return
         try:
             self._called(module)
