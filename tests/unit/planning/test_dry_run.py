@@ -587,7 +587,8 @@ def test_sparse_gradients_take_what_they_hold_whatever_their_table_is(kind: str,
         assert waited == ([] if kind == "SGD" else ["aten::_coalesce"])
         step, *_ = predict_ledger(find_model("H200"), outcome.path)
         found.append(step.device_us)
-    assert found[0] == pytest.approx(found[1]) and found[1] < 300
+    # Words of a table that no cache holds come from memory, which costs these few hardly anything.
+    assert found[0] == pytest.approx(found[1], rel=0.005) and found[1] < 300
 
 
 def test_what_reads_the_length_of_its_result_is_waited_for_at_its_line(tmp_path: Path) -> None:
