@@ -82,8 +82,8 @@ class OwnWork:
             time.sleep(_LOOKS_S)
             between = self._between
             if between is not None and between is before:  # not in every short time between two operators
-                frame = sys._current_frames().get(self._thread)
-                line = None if frame is None else _own_line(frame)
+                # A frame that is held keeps what its function made, which is to be free when it returns.
+                line = _own_line(sys._current_frames().get(self._thread))
                 if between is self._between:
                     between.looks += 1
                     between.lines.update([line] if line is not None else [])

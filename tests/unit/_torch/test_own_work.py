@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import weakref
 
 import torch
 
@@ -45,3 +46,21 @@ def test_code_of_torch_is_none_of_the_programs() -> None:
     Asks()()
     assert found == [None]
     assert str(_own_line(sys._getframe())).startswith(f"{__file__}:")
+
+
+def test_what_a_function_made_is_free_when_it_returns_however_long_it_was_watched() -> None:
+    class Made:
+        pass
+
+    def works() -> weakref.ref[Made]:
+        made = Made()
+        _works()
+        return weakref.ref(made)
+
+    watch = OwnWork(lambda seconds, line: None)
+    try:
+        watch.begins()
+        watch.ends()
+        assert [made for made in (works() for _ in range(5)) if made() is not None] == []
+    finally:
+        watch.stop()
