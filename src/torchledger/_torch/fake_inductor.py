@@ -67,6 +67,8 @@ def _tell_of_device(patches: Patches) -> None:
         caching_worker_device_properties,
     )
     from torch._inductor.runtime.hints import DeviceProperties
+    from torch._inductor.utils import get_device_tflops, get_gpu_dram_gbps
+    from torch._utils_internal import max_clock_rate
 
     for name in ("get_device_properties", "current_device", "set_device", "device_count", "stream", "current_stream",
                  "synchronize", "memory_allocated", "is_bf16_supported"):  # fmt: skip
@@ -84,8 +86,9 @@ def _tell_of_device(patches: Patches) -> None:
     for cache in (caching_worker_device_properties, caching_worker_current_devices):
         patches.on_undo(functools.partial(_refill, cache, dict(cache)))
         cache.clear()
-    DeviceProperties.create.cache_clear()
-    patches.on_undo(DeviceProperties.create.cache_clear)
+    for answer in (DeviceProperties.create, get_device_tflops, get_gpu_dram_gbps, max_clock_rate):
+        answer.cache_clear()
+        patches.on_undo(answer.cache_clear)
 
 
 def _switch_off_graphs_and_caches(patches: Patches, note: Callable[[str], None]) -> None:

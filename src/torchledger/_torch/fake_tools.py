@@ -47,6 +47,18 @@ def _of_device(asked: Sequence[Any], device: Device, number: int) -> str:
     queries = [str(each).removeprefix(_QUERY) for each in asked if str(each).startswith(_QUERY)]
     if not queries:
         return f"GPU {number}: {device.name}"
-    memory = "[N/A]" if device.total_memory_bytes is None else f"{device.total_memory_bytes // 2**20} MiB"
-    known = {"index": str(number), "name": device.name, "gpu_name": device.name, "memory.total": memory}
+    with_unit = not any("nounits" in str(each).split("=")[-1].split(",") for each in asked)
+    memory = None if device.total_memory_bytes is None else device.total_memory_bytes / 2**20
+    known = {"index": str(number), "name": device.name, "gpu_name": device.name}
+    known["memory.total"] = _quantity(memory, "MiB", with_unit)
+    for field in ("sm", "graphics", "gr"):
+        known[f"clocks.max.{field}"] = _quantity(device.clock_rate_mhz, "MHz", with_unit)
+    for field in ("memory", "mem"):
+        known[f"clocks.max.{field}"] = _quantity(device.memory_clock_rate_mhz, "MHz", with_unit)
     return ", ".join(known.get(field.strip(), "[N/A]") for field in queries[0].split(","))
+
+
+def _quantity(value: float | None, unit: str, with_unit: bool) -> str:
+    if value is None:
+        return "[N/A]"
+    return f"{int(value)} {unit}" if with_unit else str(int(value))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 from torch._inductor.fx_passes import joint_graph, pad_mm, post_grad
 from torch._inductor.graph import GraphLowering
+from torch._inductor.utils import get_device_tflops, get_gpu_dram_gbps
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from torchledger._torch.fake_device import FakeDevice
@@ -56,6 +58,18 @@ def test_nothing_that_was_compiled_outlives_the_device_or_comes_into_it() -> Non
             doubled(torch.ones(3, device="cuda"))
     assert doubled(torch.ones(3)).tolist() == [2.0, 2.0, 2.0]
     assert compiled == ["outside", "inside", "inside", "outside"]
+
+
+def test_the_compiler_knows_how_fast_each_planned_device_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps what it was told of a device, and asks again for each kernel what it was not told."""
+    pytest.importorskip("triton")
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    told = []
+    for clock_mhz in (1000.0, 2000.0):
+        device = replace(MADE_UP, clock_rate_mhz=clock_mhz, memory_clock_rate_mhz=2000.0, memory_bus_width_bits=4096)
+        with FakeDevice(device):
+            told.append((get_device_tflops(torch.bfloat16), get_gpu_dram_gbps()))
+    assert told == [(pytest.approx(78 * 4 * 512 * clock * 1e-6), pytest.approx(2048)) for clock in (1.0, 2.0)]
 
 
 def test_products_and_collectives_stay_apart_and_that_is_counted() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 
 import pytest
 
@@ -46,3 +47,17 @@ def test_a_tool_that_is_there_answers_for_itself(monkeypatch: pytest.MonkeyPatch
             subprocess.run(["/no/such/place/nvidia-smi"], check=True)
     finally:
         patches.undo()
+
+
+def test_clocks_are_those_of_the_planned_device(told: list[tuple[str, str, str]]) -> None:
+    """Inductor asks for the clock, once for each kernel as long as nobody tells it."""
+    device, patches = replace(H200, clock_rate_mhz=1980.0, memory_clock_rate_mhz=3201.0), Patches()
+    query = ["nvidia-smi", "-i", "0", "--query-gpu=clocks.max.sm,clocks.max.mem,memory.total"]
+    answer_for_tools(patches, device, 1, lambda *noted: told.append(noted))
+    try:
+        bare = subprocess.check_output([*query, "--format=csv,noheader,nounits"], text=True)
+        with_units = subprocess.check_output([*query, "--format=csv,noheader"], text=True)
+    finally:
+        patches.undo()
+    assert bare.split(", ") == ["1980", "3201", "144384\n"]
+    assert with_units == "1980 MHz, 3201 MHz, 144384 MiB\n"
