@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sympy
@@ -23,6 +23,7 @@ from torch.utils._pytree import key_get
 from torchledger._torch.fake_operators import CHOOSES
 from torchledger._torch.fake_shares import count_shares, follow_known, origin_of, value_of
 from torchledger._torch.fake_tensors import KEPT, Asked, FakeTensors
+from torchledger._torch.flex_masks import MaskOfData, mask_of_data
 from torchledger._torch.patching import Patches, pass_through
 from torchledger._torch.symbol_sizes import as_expression
 from torchledger._torch.tensors import tensors_in
@@ -131,9 +132,15 @@ class _Followed:
     """What of a graph is followed: its ``nodes`` in order, and the places of its ``results``."""
 
     def __init__(
-        self, nodes: Sequence[_Node], results: Sequence[Any], inputs: Sequence[Any], renamed: Mapping[Any, Any]
+        self,
+        nodes: Sequence[_Node],
+        results: Sequence[Any],
+        inputs: Sequence[Any],
+        renamed: Mapping[Any, Any],
+        masks: Sequence[MaskOfData],
     ) -> None:
         self._nodes, self._results, self._inputs, self._renamed = nodes, results, inputs, renamed
+        self._masks = masks
         self._made = {symbol for node in nodes for symbol in node.symbols}
 
     def values(self, mode: FakeTensors, inputs: Sequence[Any]) -> _Values:
@@ -151,6 +158,8 @@ class _Followed:
                     log.debug("%s of a graph is not followed", node.target, exc_info=error)
                     found[node.place] = _UNKNOWN
         mode.tell_sizes({self._name(each): symbols[each] for each in self._made & symbols.keys()})
+        for mask in self._masks:
+            mode.tell_sizes(_told_by(mask, found, symbols))
         values.results = [found.get(each.place) if isinstance(each, _Result) else None for each in self._results]
         values.written = written
         return values
@@ -196,6 +205,22 @@ class _Followed:
             if type(number) is int:
                 symbols[symbol] = number
         return result
+
+
+def _told_by(mask: MaskOfData, found: Mapping[int, Any], symbols: Mapping[Any, int]) -> Mapping[str, int]:
+    """What is known of the blocks of a mask that closes over values; nothing where one of these is not known."""
+    sizes = tuple(_number(each, symbols) for each in (mask.rows, mask.columns, mask.samples, mask.heads))
+    given = [found.get(each.place, _UNKNOWN) if isinstance(each, _Result) else each for each in mask.closed_over]
+    known = [value_of(each) if isinstance(each, torch.Tensor) else each for each in given]
+    is_unknown = any(each is None or each is _UNKNOWN or origin_of(each) is not None for each in (*known, *sizes))
+    if is_unknown or min(sizes) < 1:
+        return {}
+    try:
+        return mask.told(sizes, known)
+    except Exception as error:  # a mask of the program's own, asked for places that it may not expect
+        let_through(error)
+        log.debug("the blocks of %s are not known", mask.name, exc_info=error)
+        return {}
 
 
 def _called(target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -267,6 +292,8 @@ def _followed(gm: Any) -> _Followed | None:
     results = output.args[0] if isinstance(output.args[0], (list, tuple)) else (output.args[0],)
     targets = [each for each in results if each in useful and each.op != "placeholder"]
     targets += [each for each in nodes if _asks(each) or (each in candidates and _writes(each))]
+    masks = [found for each in nodes if (found := _mask(each, useful)) is not None]
+    targets += [each for mask in masks for each in mask.closed_over if isinstance(each, torch.fx.Node)]
     needed: set[Any] = set()
     waiting = list(targets)
     while waiting:
@@ -276,7 +303,7 @@ def _followed(gm: Any) -> _Followed | None:
             if _is_run(node, useful):
                 waiting.extend(node.all_input_nodes)
     is_any_known = any(_is_run(node, useful) for node in needed) or any(each.op == "get_attr" for each in targets)
-    if not is_any_known or len(needed) > _MOST_NODES:
+    if not (is_any_known or masks) or len(needed) > _MOST_NODES:
         return None
     kept = [_node(gm, node, places, inputs, useful) for node in nodes if node in needed]
     return _Followed(
@@ -284,7 +311,17 @@ def _followed(gm: Any) -> _Followed | None:
         [_Result(places[each]) if each in needed else None for each in results],
         [_expressions(each.meta.get("val")) for each in inputs],
         _renamings(nodes),
+        [replace(mask, closed_over=_mapped(mask.closed_over, places)) for mask in masks],
     )
+
+
+def _mask(node: Any, useful: set[Any]) -> MaskOfData | None:
+    """A mask of a graph that closes over what may be known."""
+    mask = mask_of_data(node)
+    is_known = mask is not None and all(
+        each in useful or not isinstance(each, torch.fx.Node) for each in mask.closed_over
+    )
+    return mask if is_known else None
 
 
 def _renamings(nodes: Sequence[Any]) -> Mapping[Any, Any]:

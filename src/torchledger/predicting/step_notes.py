@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Launch, StepCall
 from torchledger.predicting.bus_copies import notes_on_copies
+from torchledger.predicting.call_sizes import at_usual_sizes, sizes_of_calls
 from torchledger.predicting.flex_launches import taken_share
 from torchledger.predicting.launches import is_foreign
 from torchledger.predicting.step_calls import is_recurrent_by_bytes
@@ -31,7 +32,7 @@ def step_notes(model: TimeModel, record: StepTotals | None, launches: Sequence[L
     return (
         *_origin_notes(model),
         *_foreign_notes(model, called),
-        *_mask_notes(called),
+        *_mask_notes(called if record is None else at_usual_sizes(called, sizes_of_calls(record.calls))),
         *_record_notes(model, record, launches),
     )
 

@@ -9,6 +9,7 @@ from fractions import Fraction
 
 from torchledger.nouns import Buffer, Launch, LoopNest
 from torchledger.nouns.launch import Quality
+from torchledger.work.flex import TOLD_BY, with_told_blocks
 from torchledger.work.size_expressions import size_at
 
 _NOT_AT_THESE_SIZES = "the sizes of this call are not known"
@@ -27,6 +28,8 @@ def sizes_at(launches: Sequence[Launch], symbols: Mapping[str, int]) -> tuple[La
 
 
 def _launch_at(launch: Launch, symbols: Mapping[str, int]) -> Launch:
+    if TOLD_BY in launch.kwargs:
+        launch = replace(launch, kwargs=with_told_blocks(launch.kwargs, symbols))
     if launch.flops_by_op_expr is None and all(_is_fixed(buffer) for buffer in launch.buffers):
         return launch
     buffers = tuple(_buffer_at(buffer, symbols) for buffer in launch.buffers)

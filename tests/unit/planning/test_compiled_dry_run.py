@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -362,3 +363,34 @@ def test_calls_of_graphs_tell_the_sizes_that_their_operators_make(tmp_path: Path
     assert 7 in backward.values()
     products = [each for each in launches if "mm" in each.kernel_name and "forward" in each.graph]
     assert [each.flops for each in sizes_at(products, forward)] == [2 * 7 * WIDTH**2]
+
+
+def test_calls_of_graphs_tell_which_blocks_documents_of_the_program_leave(tmp_path: Path) -> None:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    length = 512
+
+    def program() -> None:
+        weight = torch.nn.Parameter(torch.randn(2, 1, length, 64, device="cuda"))
+        optimizer = torch.optim.SGD([weight])
+        attention = torch.compile(flex_attention)
+        while True:
+            ids = torch.stack([torch.arange(length) // 128, torch.zeros(length, dtype=torch.int64)]).cuda()
+
+            def attends(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor, ids: Any = ids) -> Any:
+                return (q >= k) & (ids[b, q] == ids[b, k])
+
+            mask = create_block_mask(attends, 2, None, length, length, device="cuda")
+            attention(weight, weight, weight, block_mask=mask).sum().backward()
+            optimizer.step()
+
+    made = run_without_device(program, tmp_path / "plan.ledger", MADE_UP)
+    with open_ledger(made.path) as reader:
+        calls = {call.name: dict(call.sizes) for call in reader.read(StepCall) if call.kind == "graph"}
+        launches = [each for each in reader.read(Launch) if "blocks_told_by" in each.kwargs and each.graph in calls]
+    assert len(launches) >= 2
+    for launch in launches:
+        (known,) = sizes_at([launch], calls[launch.graph])
+        # Of sixteen blocks the four on the diagonal, and of one document also those below it.
+        assert float(known.kwargs["visited_blocks"]) == (4 + 10) / 32
+        assert float(known.kwargs["partial_blocks"]) == (4 + 4) / 32

@@ -7,7 +7,7 @@ from tests.factories import make_launch, make_step, make_step_call
 from torchledger.predicting.devices import find_model
 from torchledger.predicting.step_notes import notes_on_tuned_convolutions, step_notes
 from torchledger.stepping.totals import total_step
-from torchledger.work.flex import MOST_VISITED, SIMPLE, VISITED
+from torchledger.work.flex import MOST_VISITED, SIMPLE, TOLD_BY, VISITED, told_blocks
 
 
 def test_a_launch_without_a_device_is_not_of_another_kind() -> None:
@@ -32,6 +32,16 @@ def test_masks_of_attention_that_depend_on_data_are_said() -> None:
     assert said.format("a kernel", "50%") in step_notes(model, None, [unknown])
     assert said.format("2 kernels", "1.76% to 50%") in step_notes(model, None, [unknown, narrow])
     assert not any("flex_attention" in note for note in step_notes(model, None, [known]))
+
+
+def test_nothing_is_said_of_masks_whose_blocks_the_calls_tell() -> None:
+    launch = make_launch(graph="forward_0", category="template", kwargs={SIMPLE: "0", TOLD_BY: "flex_attention"})
+    sizes = tuple(told_blocks("flex_attention", 0.25, 0.125).items())
+    told, silent = (make_step_call(kind="graph", name="forward_0", sizes=each) for each in (sizes, ()))
+    step = make_step(graph_calls={"forward_0": 1})
+    known, unknown = (step_notes(find_model("H200"), total_step(step, [each], {}), [launch]) for each in (told, silent))
+    assert not any("flex_attention" in note for note in known)
+    assert any("flex_attention" in note for note in unknown)
 
 
 def test_convolutions_whose_kernels_are_timed_by_their_library_are_said_to_be_priced_without_that() -> None:

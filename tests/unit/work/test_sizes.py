@@ -8,6 +8,7 @@ from torch.utils._sympy.functions import CeilToInt, FloorDiv, IntTrueDiv, Max, M
 
 from factories import make_buffer, make_launch
 from torchledger.nouns import Access, LoopNest
+from torchledger.work.flex import PARTIAL, TOLD_BY, VISITED, told_blocks
 from torchledger.work.size_expressions import size_at
 from torchledger.work.sizes import sizes_at
 
@@ -114,3 +115,11 @@ def test_bytes_that_were_not_known_at_compilation_are_estimated_where_their_expr
     (called,) = sizes_at([launch], {"u0": 3})
     assert (called.bytes_read, called.bytes_written, called.bytes_quality) == (0, 96, "estimated")
     assert called.vector_flops == 48
+
+
+def test_a_launch_has_the_blocks_that_a_call_of_its_graph_tells() -> None:
+    launch = make_launch(kwargs={TOLD_BY: "flex_attention_1"})
+    told = told_blocks("flex_attention", 0.5, 0.5) | told_blocks("flex_attention_1", 0.046875, 0.03125)
+    (known,), (unknown,) = sizes_at([launch], told), sizes_at([launch], {"s0": 8})
+    assert (known.kwargs[VISITED], known.kwargs[PARTIAL]) == ("0.046875", "0.03125")
+    assert unknown == launch
