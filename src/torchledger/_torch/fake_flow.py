@@ -41,7 +41,7 @@ class Flow:
 
     def called(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         """An operator has been called."""
-        written = list(_written(func, args, kwargs))
+        written = list(written_by(func, args, kwargs))
         given = [each for each in tensors_in((args, kwargs)) if not any(each is other for other in written)]
         parameters = _keys(each for each in given if isinstance(each, Parameter))
         self._parameters |= parameters
@@ -70,7 +70,7 @@ class Flow:
             self._computed -= made  # other values where some were before
 
 
-def _written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
+def written_by(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
     """The tensors that an operator writes into."""
     schema = getattr(func, "_schema", None)
     if schema is None or not schema.is_mutable:

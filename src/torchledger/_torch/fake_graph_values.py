@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import key_get
 
 from torchledger._torch.fake_operators import CHOOSES
-from torchledger._torch.fake_shares import count_shares, follow_known, origin_of, value_of
+from torchledger._torch.fake_shares import count_shares, follow_known, forget_floats, origin_of, value_of
 from torchledger._torch.fake_tensors import KEPT, Asked, FakeTensors
 from torchledger._torch.flex_masks import MaskOfData, mask_of_data
 from torchledger._torch.patching import Patches, pass_through
@@ -61,6 +61,9 @@ def follow_values_of_graphs(patches: Patches, mode: FakeTensors) -> None:
         return made
 
     def call(original: Callable[..., Any], graph: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(inputs, (list, tuple)):
+            written = getattr(graph, "mutated_input_idxs", None) or ()
+            forget_floats([inputs[place] for place in written if place < len(inputs)])
         followed: _Followed | None = getattr(graph, _FOLLOWED, None)
         if followed is None or mode.is_over or not isinstance(inputs, (list, tuple)):
             return original(graph, inputs, *args, **kwargs)

@@ -1,8 +1,8 @@
 """Numbers that a program may ask for though nobody computed them: counts, sizes, and what follows of them.
 
-What a program moves from the host to the device, or fills there (sizes, lengths, shifts), is known as long as plain
-operators make something of it, truths that follow of it too (a loop that decodes as many tokens as it was told ends
-where it would). What a router sends to whom is not, and taken for what it is if every expert is given
+What a program moves from the host to the device, or fills there (sizes, lengths, shifts, masks), is known as long as
+plain operators make something of it, truths that follow of it too (a loop that decodes as many tokens as it was told
+ends where it would). What a router sends to whom is not, and taken for what it is if every expert is given
 an equal share of the tokens: a count of chosen numbers (``bincount``, ``histc``, a sum over a mask or ``one_hot``) is
 given the values that it would have if each were chosen as often; what plain operators make of it, and what like ranks
 send of it, keeps them. Values share their memory as the program's tensors do: what is written into a part of one is
@@ -18,6 +18,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from torchledger._torch.fake_flow import written_by
 from torchledger._torch.tensors import tensors_in, tree_map
 
 _SHARES = "_shares"
@@ -32,6 +33,9 @@ _MOST = 1 << 14
 _MOST_MOVED, _MOST_TRUTHS = 1 << 16, 1 << 20
 """So many numbers of a tensor that is moved or filled, and so many truths that follow: lengths of a batch's words, and
 where its sentences end."""
+
+_MOST_FLOATS = 1 << 14
+"""So many floats that are all the same: of masks that a program makes of them."""
 
 _ORIGIN = "_stands_for"
 """The attribute of these values that says how they were made up; absent where they are the program's own."""
@@ -92,6 +96,7 @@ def origin_of(known: Any) -> str | None:
 def count_shares(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
     """Keep with the ``result`` of an operator on fake tensors what its values would be with equal shares."""
     name = func._schema.name
+    _forget_written(func, name, args, kwargs)
     if (counter := _COUNTERS.get(name)) is not None:
         sizes = counter(args, kwargs, result)
         if sizes is not None:
@@ -105,21 +110,37 @@ def count_shares(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], resu
         send_shares(result, args[0])
     elif name in _KEEPS and any(value_of(each) is not None for each in tensors_in((args, kwargs))):
         _follow(func, args, kwargs, result)
-    elif name in _FILLED and _is_of_whole_numbers(result):
+    elif name in _FILLED and (_is_of_whole_numbers(result) or _is_of_few_floats(result)):
         _fill(result, args[-1] if _FILLED[name] is None else _FILLED[name])
     elif name in _MAKES or (name in _SHIFTS and _is_number(result)):
         if is_small(result):
             _follow(func, args, kwargs, result)
     elif func._schema.is_mutable and args and isinstance(args[0], FakeTensor):
         _follow_writing(func, args, kwargs)
-    elif func._schema.is_mutable and args and isinstance(args[0], (list, tuple)):
-        for each in args[0]:  # of lists nothing is followed
-            if isinstance(each, FakeTensor):
-                _forget_memory(each)
+
+
+def _forget_written(func: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Forget what an operator writes into beside its first argument: lists, results that it is given, statistics."""
+    first = args[0] if args else None
+    written = [*written_by(func, args, kwargs), *(args[place] for place in _WRITES_UNSAID.get(name, ()))]
+    for each in written:
+        if isinstance(each, FakeTensor) and each is not first:
+            _forget_memory(each)
+
+
+_WRITES_UNSAID = dict.fromkeys(("aten::native_batch_norm", "aten::cudnn_batch_norm"), (3, 4))
+"""Arguments that operators write into whose schema does not say so."""
+
+
+def forget_floats(given: Any) -> None:
+    """What runs now may write into these tensors: nobody knows any more which floats they hold."""
+    for each in tensors_in(given):
+        if isinstance(each, FakeTensor) and each.dtype.is_floating_point and each.numel() != 1:
+            _forget_memory(each)
 
 
 def _fill(result: Any, value: Any) -> None:
-    """Whole numbers and truths that are all the same; those of many are one, into which nothing can be written."""
+    """Numbers and truths that are all the same; those of many are one, into which nothing can be written."""
     if not isinstance(value, (bool, int, float)):
         return
     if _are_few(result):
@@ -309,6 +330,11 @@ def is_small(value: Any) -> bool:
 def _is_of_whole_numbers(value: Any) -> bool:
     is_plain = isinstance(value, FakeTensor) and value.layout is torch.strided
     return is_plain and not value.dtype.is_complex and not value.dtype.is_floating_point
+
+
+def _is_of_few_floats(value: Any) -> bool:
+    is_plain = isinstance(value, FakeTensor) and value.layout is torch.strided
+    return is_plain and value.dtype.is_floating_point and value.numel() <= _MOST_FLOATS
 
 
 def _are_few(value: Any) -> bool:

@@ -68,7 +68,7 @@ from torchledger._torch.fake_operators import (
 from torchledger._torch.fake_places import follow_places
 from torchledger._torch.fake_ranges import KEPT_OF_RANGES, note_ranges, taken_by
 from torchledger._torch.fake_scalars import let_sequences_be_read
-from torchledger._torch.fake_shares import ARE_SHARES, KEPT_OF_SHARES, count_shares, origin_of, shares_of
+from torchledger._torch.fake_shares import ARE_SHARES, KEPT_OF_SHARES, count_shares, forget_floats, origin_of, shares_of
 from torchledger._torch.fake_sparse import MASKED, MERGES, SPARSE, is_sparse, leaves_out_padding, with_padding
 from torchledger._torch.fake_subclasses import are_of_program, as_plain, take_subclasses, unpacks_itself
 from torchledger._torch.fake_triton import NAMESPACE as TRITON_KERNELS
@@ -379,6 +379,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         if func in _COMPARES_VALUES:
             return self._equal()
         if getattr(func, "namespace", None) == TRITON_KERNELS:
+            forget_floats((args, kwargs))
             return None
         if isinstance(func, torch._ops.OpOverload) and func.name() in SIZED:
             return self._sized(func, args, kwargs)

@@ -223,7 +223,7 @@ def test_least_squares_have_the_shapes_of_the_driver_that_a_gpu_has(
 
 
 def test_sizes_that_depend_on_values_are_those_of_all_elements_and_noted(fake: FakeDevice) -> None:
-    given = torch.zeros(4, 3, device="cuda")
+    given = torch.rand(4, 3, device="cuda")
     values, inverse, counts = given.unique(return_inverse=True, return_counts=True)
     assert values.shape == counts.shape == (12,) and inverse.shape == given.shape
     assert torch.bincount(given.flatten().long()).shape == (2,)
@@ -295,13 +295,39 @@ def test_a_random_mask_keeps_the_share_that_its_limit_leaves(fake: FakeDevice) -
 
 
 def test_experts_that_a_router_chooses_are_given_equal_shares_of_the_tokens(fake: FakeDevice) -> None:
-    _, chosen = torch.topk(torch.zeros(64, 8, device="cuda"), 2, dim=-1)
+    _, chosen = torch.topk(torch.rand(64, 8, device="cuda"), 2, dim=-1)
     assert torch.where(chosen == 3)[0].shape == (16,)
     mask = nn.functional.one_hot(chosen, 8).permute(2, 1, 0)
     assert mask[5].nonzero().shape == (16, 2)
-    best = torch.zeros(64, 4, device="cuda").argmax(1)
+    best = torch.rand(64, 4, device="cuda").argmax(1)
     assert (best == 0).nonzero().shape == (16, 1)
     assert (torch.zeros(64, device="cuda") == 0).nonzero().shape == (64, 1)
+
+
+def test_floats_of_a_mask_that_a_program_fills_are_known(fake: FakeDevice) -> None:
+    negative = torch.zeros(2, 6, 1, device="cuda")
+    negative[:, 3:] = 1
+    positive = (1 - negative.tile([1, 2, 1])).squeeze(-1)
+    padding = torch.zeros(2, 12, dtype=torch.bool, device="cuda")
+    padding[0], padding[1, ::3] = 1, 1
+    assert torch.nonzero(positive * padding).shape == (6 + 2, 2)
+    assert (positive * padding).sum(1).long().tolist() == [6, 2]
+    assert (padding.float().sum() - 10).to(torch.int64).item() == 6
+
+
+def test_what_is_written_into_floats_that_were_filled_is_not_known(fake: FakeDevice) -> None:
+    def holds_value(write: Any) -> bool:
+        held = torch.zeros(8, device="cuda")
+        write(held)
+        return (held != 0).nonzero().shape[0] == 0
+
+    drawn = torch.rand(8, device="cuda")
+    assert holds_value(lambda held: held + drawn)
+    assert not holds_value(lambda held: held.add_(drawn))
+    assert not holds_value(lambda held: held[2:4].copy_(drawn[:2]))
+    assert not holds_value(lambda held: torch.add(drawn, drawn, out=held))
+    assert not holds_value(lambda held: torch._foreach_add_([held], [drawn]))
+    assert not holds_value(lambda held: nn.functional.batch_norm(drawn.expand(2, 8), held, drawn, training=True))
 
 
 def test_products_that_are_added_are_of_the_dtype_that_is_asked_for(fake: FakeDevice) -> None:

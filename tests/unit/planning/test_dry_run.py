@@ -636,7 +636,7 @@ def test_a_program_that_values_may_have_ended_is_told_where_it_asked_for_them(tm
 def test_the_value_that_was_asked_last_is_named_before_those_that_were_asked_more_often(tmp_path: Path) -> None:
     def program() -> None:
         layer, gap = nn.Linear(8, 8).cuda(), 2.0
-        given = torch.zeros(2, 8, device="cuda")
+        given = torch.rand(2, 8, device="cuda")
         for _ in range(4):
             print((given > 0).any().item())
         while gap > 1.0:
