@@ -28,6 +28,7 @@ _LEAST_S = 0.001
 
 _TOOLS = tuple(f"{Path(each).parent}/" for each in (torch.__file__, torchledger.__file__))
 _TRITON, _IMPORTS, _PACKAGES = "/triton/", "<frozen importlib", "-packages/"
+_GRAPH = "__compiled_fn_"
 
 
 @dataclass
@@ -96,7 +97,7 @@ def _own_line(frame: FrameType | None) -> str | None:
     while frame is not None:
         file = frame.f_code.co_filename
         if innermost is None and not is_of_python(frame) and not file.startswith("<"):
-            if file.startswith(_TOOLS) or _TRITON in file:
+            if file.startswith(_TOOLS) or _TRITON in file or _enters_graph(frame):
                 return None
             innermost = f"{file}:{frame.f_lineno}"
         if file.startswith(_IMPORTS) or (file.startswith(_TOOLS) and "/utils/data/" in file):
@@ -106,3 +107,10 @@ def _own_line(frame: FrameType | None) -> str | None:
             return f"{file}:{frame.f_lineno}"
         frame = frame.f_back
     return innermost
+
+
+def _enters_graph(frame: FrameType) -> bool:
+    """Whether a frame is about to call, or has called, a compiled graph that stands for its lines: what torch's own
+    code there has no line for is done at the first one."""
+    code = frame.f_code
+    return frame.f_lineno == code.co_firstlineno and any(each.startswith(_GRAPH) for each in code.co_names)

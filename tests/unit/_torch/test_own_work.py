@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import time
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -64,3 +66,23 @@ def test_what_a_function_made_is_free_when_it_returns_however_long_it_was_watche
         assert [made for made in (works() for _ in range(5)) if made() is not None] == []
     finally:
         watch.stop()
+
+
+def test_what_torch_does_around_a_compiled_graph_is_none_of_the_programs() -> None:
+    found: list[str | None] = []
+
+    def backend(gm: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            frame = sys._getframe()
+            while frame.f_code.co_name != "doubled":
+                frame = frame.f_back  # type: ignore[assignment]
+            found.append(_own_line(frame))
+            return gm(*args)
+
+        return call
+
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    torch.compile(doubled, backend=backend)(torch.ones(2))
+    assert found == [None]
