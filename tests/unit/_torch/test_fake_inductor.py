@@ -60,9 +60,9 @@ def test_nothing_that_was_compiled_outlives_the_device_or_comes_into_it() -> Non
     assert compiled == ["outside", "inside", "inside", "outside"]
 
 
+@pytest.mark.slow  # as all that needs Triton
 def test_the_compiler_knows_how_fast_each_planned_device_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """It keeps what it was told of a device, and asks again for each kernel what it was not told."""
-    pytest.importorskip("triton")
     monkeypatch.setattr("shutil.which", lambda name: None)
     told = []
     for clock_mhz in (1000.0, 2000.0):
