@@ -20,6 +20,7 @@ from torch._guards import detect_fake_mode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import key_get
 
+from torchledger._torch.fake_host_operands import MASKS
 from torchledger._torch.fake_operators import CHOOSES
 from torchledger._torch.fake_shares import count_shares, follow_known, forget_floats, origin_of, value_of
 from torchledger._torch.fake_tensors import KEPT, Asked, FakeTensors
@@ -414,11 +415,10 @@ def _asks(node: Any) -> bool:
     if isinstance(node.target, torch._ops.HigherOrderOperator):
         return False
     if node.target is torch.ops.aten.index.Tensor:
-        return any(each is not None and each.meta["val"].dtype in _MASKS for each in node.args[1])
+        return any(each is not None and each.meta["val"].dtype in MASKS for each in node.args[1])
     return bool(_symbols(node)) or node.target in _SIZED
 
 
-_MASKS = (torch.bool, torch.uint8)
 _SIZED = frozenset(
     (
         *(torch.ops.aten.nonzero.default, torch.ops.aten.masked_select.default),

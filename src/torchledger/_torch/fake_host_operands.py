@@ -13,7 +13,7 @@ import torch
 
 _ATEN = torch.ops.aten
 
-_MASKS = (torch.bool, torch.uint8)
+MASKS = (torch.bool, torch.uint8)
 
 
 def moves_itself(func: Any) -> bool:
@@ -52,7 +52,7 @@ def _put(rows: Any, indices: Sequence[Any], values: Any, *others: Any) -> tuple[
 
 def _is_one_mask(rows: Any, indices: Sequence[Any]) -> bool:
     given = [each for each in indices if each is not None]
-    return len(given) == 1 and given[0].dtype in _MASKS and given[0].device == rows.device
+    return len(given) == 1 and given[0].dtype in MASKS and given[0].device == rows.device
 
 
 def _places(rows: Any, indices: Sequence[Any]) -> Sequence[Any]:
@@ -67,7 +67,7 @@ def _places(rows: Any, indices: Sequence[Any]) -> Sequence[Any]:
         return indices
     places: list[Any] = []
     for each in indices:
-        if each is None or each.dtype not in _MASKS:
+        if each is None or each.dtype not in MASKS:
             places.append(each)
         else:
             places.extend(each.nonzero().unbind(1))

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from torchledger.expecting.constants import LoopCosts
 from torchledger.expecting.launch_costs import ATOMICS
 from torchledger.expecting.machine import Machine
-from torchledger.expecting.memory_accesses import SECTOR_BYTES
 from torchledger.nouns import Access, Launch, LoopNest
 from torchledger.work.element_sizes import ELEMENT_SIZES
+from torchledger.work.walks import SECTOR_BYTES
 
 KINDS: Mapping[str, tuple[str, ...]] = {
     "exponential": ("exp", "exp2", "sigmoid"),

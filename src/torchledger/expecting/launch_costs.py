@@ -19,14 +19,9 @@ from torchledger.expecting.atomic_lines import is_by_distance, most_in_line, wai
 from torchledger.expecting.constants import KernelConstants
 from torchledger.expecting.launch_tiles import Tile, TileCost, cost_of_tiles, next_power
 from torchledger.expecting.machine import Machine
-from torchledger.expecting.memory_accesses import (
-    SECTOR_BYTES,
-    MemoryAccess,
-    distinct_divisions_of,
-    divisions_of,
-    memory_accesses,
-)
+from torchledger.expecting.memory_accesses import MemoryAccess, distinct_divisions_of, divisions_of, memory_accesses
 from torchledger.nouns import Buffer, Launch, LoopNest
+from torchledger.work.walks import SECTOR_BYTES
 
 FOLDS = ("persistent across", "persistent along", "looped across", "looped along")
 """How a reduction goes."""

@@ -33,7 +33,6 @@ from torchledger.expecting.launch_families import LIBRARY, family_of
 from torchledger.expecting.launch_library import expected_columns, library_columns
 from torchledger.expecting.launch_products import LEARNED, TILED
 from torchledger.expecting.machine import Machine
-from torchledger.expecting.memory_accesses import SECTOR_BYTES
 from torchledger.expecting.streaming import LOOPED, STREAMED, excess_of, knows_streaming, over_fewer_rows
 from torchledger.expecting.tile_columns import EXPECTED
 from torchledger.expecting.volume_columns import DEEP, OF_VOLUMES
@@ -42,6 +41,7 @@ from torchledger.work.categories import operation_of
 from torchledger.work.element_sizes import ELEMENT_SIZES, element_size
 from torchledger.work.kernel_counts import kernels_of_launch
 from torchledger.work.step_traffic import StepTraffic
+from torchledger.work.walks import SECTOR_BYTES
 
 Array = NDArray[np.float64]
 

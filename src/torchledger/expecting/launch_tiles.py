@@ -16,14 +16,9 @@ from functools import lru_cache
 from typing import Literal
 
 from torchledger.expecting.machine import Machine
-from torchledger.expecting.memory_accesses import (
-    SECTOR_BYTES,
-    Loops,
-    MemoryAccess,
-    kept_and_reduced,
-    local_strides,
-)
+from torchledger.expecting.memory_accesses import Loops, MemoryAccess, kept_and_reduced, local_strides
 from torchledger.nouns import Buffer, Launch, LoopNest
+from torchledger.work.walks import SECTOR_BYTES
 
 _MIXED_BLOCKS = 8  # for each multiprocessor, that Inductor aims at where a kernel also adds across its rows
 _FEW_KEPT = 64  # fewer kept elements for each multiprocessor and Inductor knows which way a reduction goes

@@ -17,9 +17,6 @@ from torchledger.nouns import Access, Launch, LoopNest
 from torchledger.work.element_sizes import ELEMENT_SIZES
 from torchledger.work.expressions import ARITHMETIC, ExpressionError, Grammar, evaluate, parse_expression
 
-SECTOR_BYTES = 32
-"""The least that a GPU fetches from memory."""
-
 _OFFSET = re.compile(r"[+-] \d+$")
 _DIVISOR = re.compile(r"(?://|%) (\d+)")
 _INDICES = Grammar(

@@ -25,8 +25,9 @@ from torchledger.work.casts import cast_bytes, cast_target, copy_of
 from torchledger.work.categories import category_of_operator, operator_name
 from torchledger.work.element_sizes import element_size
 from torchledger.work.list_costs import CHUNK_ELEMENTS, ListLaunches, launches_of_list, works_on_lists
+from torchledger.work.op_shapes import broadcast_shape
 from torchledger.work.settings import Settings, settings_from
-from torchledger.work.tensor_layouts import broadcast_shape, layout_of, row_major
+from torchledger.work.tensor_layouts import layout_of, row_major
 from torchledger.work.walks import family_of_walk, steps_of, walk_of
 
 Array = NDArray[np.float64]

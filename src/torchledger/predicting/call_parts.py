@@ -17,7 +17,8 @@ from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Launch, Prediction, StepCall, TensorArgument
 from torchledger.work.algorithms import parts_of
 from torchledger.work.categories import operation_of
-from torchledger.work.settings import settings_of_launch
+from torchledger.work.element_sizes import element_size
+from torchledger.work.settings import Settings, settings_of_launch
 
 _OF_LIBRARIES = frozenset(
     {"_fft_c2c", "_fft_r2c", "_fft_c2r", "linalg_lu_factor_ex", "linalg_inv_ex", "linalg_qr"}
@@ -79,6 +80,25 @@ def _same_work(call: StepCall) -> tuple[StepCall, ...]:
 
 
 _UNMEASURED_SPREAD = math.log(3)
+
+
+def further_call(
+    call: StepCall,
+    name: str,
+    arguments: tuple[TensorArgument, ...],
+    bytes_moved: int,
+    settings: Settings | None = (),
+) -> StepCall:
+    """What a call does beside its own kernels, as the operator that does the same: one kernel, without FLOPs."""
+    return replace(
+        call, name=name, arguments=arguments, kernels=1, flops=0, flops_quality="exact", bytes_moved=bytes_moved,
+        settings=settings, tensors=None, elements=None,
+    )  # fmt: skip
+
+
+def bytes_of(tensor: TensorArgument) -> int:
+    """Bytes of a tensor's elements, four each where its dtype was not recorded."""
+    return math.prod(tensor.shape) * (element_size(tensor.dtype) or 4)
 
 
 def as_others(

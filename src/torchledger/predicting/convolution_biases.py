@@ -3,10 +3,8 @@ their own (torch 2.11 and 2.13: ``_convolution`` and ``convolution_backward`` in
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
-
 from torchledger.nouns import StepCall, TensorArgument
+from torchledger.predicting.call_parts import bytes_of, further_call
 from torchledger.predicting.eager_launches import launch_of
 from torchledger.work.categories import operator_name
 from torchledger.work.element_sizes import element_size
@@ -32,29 +30,18 @@ def bias_work(call: StepCall, device: str) -> StepCall | None:
         result = TensorArgument(made.shape, made.dtype, made.stride)
         each_channel = (1, made.shape[1], *(1 for _ in made.shape[2:]))
         bias = TensorArgument(each_channel, made.dtype, row_major(each_channel))
-        return _call(call, "aten::add_", (result, bias), 2 * _bytes(result) + _bytes(bias))
+        return further_call(call, "aten::add_", (result, bias), 2 * bytes_of(result) + bytes_of(bias))
     if name == "convolution_backward" and len(given) == _OF_GRADIENTS:
         asked = setting(call.settings, "output_mask") or ()
         if len(asked) <= _MASK_OF_BIAS or not asked[_MASK_OF_BIAS]:
             return None
         gradient = given[0]
         dims = (0, *range(2, len(gradient.shape)))
-        moved = _bytes(gradient) + gradient.shape[1] * (element_size(gradient.dtype) or 4)
-        return replace(_call(call, "aten::sum", (gradient,), moved), settings=(("dim", dims),))
+        moved = bytes_of(gradient) + gradient.shape[1] * (element_size(gradient.dtype) or 4)
+        return further_call(call, "aten::sum", (gradient,), moved, (("dim", dims),))
     return None
 
 
 def _adds_itself(image: TensorArgument, weight: TensorArgument) -> bool:
     is_one_each = weight.shape[1] == 1 < image.shape[1] and len(image.shape) == len(weight.shape)
     return is_one_each and (image.stride is None or image.stride[1] != 1)
-
-
-def _bytes(tensor: TensorArgument) -> int:
-    return math.prod(tensor.shape) * (element_size(tensor.dtype) or 4)
-
-
-def _call(call: StepCall, name: str, arguments: tuple[TensorArgument, ...], bytes_moved: int) -> StepCall:
-    return replace(
-        call, name=name, arguments=arguments, kernels=1, flops=0, flops_quality="exact", bytes_moved=bytes_moved,
-        settings=(), tensors=None, elements=None,
-    )  # fmt: skip

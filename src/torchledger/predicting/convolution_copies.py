@@ -8,14 +8,14 @@ longer than the convolution; it is priced as the copies into another layout that
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from torchledger.nouns import StepCall, TensorArgument
+from torchledger.predicting.call_parts import bytes_of, further_call
 from torchledger.predicting.eager_launches import launch_of
 from torchledger.work.categories import operator_name
 from torchledger.work.convolution_shapes import convolution_tensors, operands_of, runs_channels_last
-from torchledger.work.element_sizes import element_size
+from torchledger.work.tensor_layouts import channels_last, lies_as, row_major
 
 _SIDES = 4
 _CONTIGUOUS, _CHANNELS_LAST = 0, 2
@@ -33,32 +33,14 @@ def laid_out(call: StepCall, device: str) -> tuple[StepCall, tuple[StepCall, ...
     if operands is None or any(len(each.shape) != _SIDES for each in operands[:2]):
         return call, ()
     is_last = runs_channels_last(*operands[:2])
-    made = {each: _dense(each, is_last=is_last) for each in images}
-    copied = [each for each in images if not _lies_as(each, made[each])]
+    made = {each: channels_last(each.shape) if is_last else row_major(each.shape) for each in images}
+    copied = [each for each in images if not lies_as(each.shape, each.stride or (), made[each])]
     if not copied:
         return call, ()
-    arguments = tuple(made.get(each, each) for each in call.arguments)
+    arguments = tuple(replace(each, stride=made.get(each, each.stride)) for each in call.arguments)
     return replace(call, arguments=arguments), tuple(_copy(call, each, is_last=is_last) for each in copied)
 
 
-def _dense(tensor: TensorArgument, *, is_last: bool) -> TensorArgument:
-    _, channels, height, width = tensor.shape
-    inner = (1, width * channels, channels) if is_last else (height * width, width, 1)
-    return replace(tensor, stride=(channels * height * width, *inner))
-
-
-def _lies_as(tensor: TensorArgument, other: TensorArgument) -> bool:
-    """Whether all dimensions that count have the same strides."""
-    return all(
-        size == 1 or have == want
-        for size, have, want in zip(tensor.shape, tensor.stride or (), other.stride or (), strict=True)
-    )
-
-
 def _copy(call: StepCall, tensor: TensorArgument, *, is_last: bool) -> StepCall:
-    nbytes = 2 * math.prod(tensor.shape) * (element_size(tensor.dtype) or 4)
     settings = (("memory_format", (_CHANNELS_LAST if is_last else _CONTIGUOUS,)),)
-    return replace(
-        call, name="aten::clone", arguments=(tensor,), kernels=1, flops=0, flops_quality="exact", bytes_moved=nbytes,
-        settings=settings, tensors=None, elements=None,
-    )  # fmt: skip
+    return further_call(call, "aten::clone", (tensor,), 2 * bytes_of(tensor), settings)

@@ -22,7 +22,7 @@ from torchledger.work.launch_tensors import runs_transposed
 from torchledger.work.library_launches import library_launch
 from torchledger.work.op_shapes import Tensor
 from torchledger.work.settings import Settings, setting
-from torchledger.work.tensor_layouts import row_major
+from torchledger.work.tensor_layouts import channels_last, row_major
 
 
 def launch_of(call: StepCall, device: str) -> Launch | None:
@@ -203,7 +203,7 @@ def _result_by_settings(
 
 def _laid_out(shape: tuple[int, ...], image: TensorArgument) -> TensorArgument:
     is_channels_last = len(shape) == 4 and image.stride is not None and image.stride[1] == 1 < image.shape[1]
-    return TensorArgument(shape, image.dtype, _channels_last(shape) if is_channels_last else row_major(shape))
+    return TensorArgument(shape, image.dtype, channels_last(shape) if is_channels_last else row_major(shape))
 
 
 def _result(image: TensorArgument, weight: TensorArgument, flops: int) -> TensorArgument | None:
@@ -238,8 +238,3 @@ def _gradients(image: TensorArgument, weight: TensorArgument, made: TensorArgume
     product."""
     one = 2 * image.shape[0] * math.prod(made.shape[2:]) * math.prod(weight.shape)
     return [weight] if flops < 1.5 * one else [image, weight]
-
-
-def _channels_last(shape: tuple[int, ...]) -> tuple[int, ...]:
-    _, channels, height, width = shape
-    return (channels * height * width, 1, width * channels, channels)

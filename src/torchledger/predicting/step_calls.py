@@ -30,7 +30,15 @@ from torchledger.fitting.picture_norms import picture_norm_us
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Launch, Prediction, StepCall, TensorArgument
 from torchledger.predicting.bus_copies import is_copy, main_stream, price_copy, reads_a_number, runs_beside
-from torchledger.predicting.call_parts import as_others, price_by_parts, roofline_of, slower_lanes, subject_of
+from torchledger.predicting.call_parts import (
+    as_others,
+    bytes_of,
+    further_call,
+    price_by_parts,
+    roofline_of,
+    slower_lanes,
+    subject_of,
+)
 from torchledger.predicting.convolution_biases import bias_work
 from torchledger.predicting.convolution_copies import laid_out
 from torchledger.predicting.eager_launches import has_mask, launch_of
@@ -156,11 +164,12 @@ class _AsLaunches:
         convolution_tf32: bool = True,
     ) -> None:
         launches: dict[Hashable, Launch] = {}
-        self._device = f"{model.machine.device.kind}:0"
-        for call, _ in (laid_out(call, self._device) for call in calls):
+        self.device = f"{model.machine.device.kind}:0"
+        self._laid_out: dict[Hashable, tuple[StepCall, tuple[StepCall, ...]]] = {}
+        for call, _ in map(self.laid_out, calls):
             key = _work_of(call)
             if key not in launches:
-                launch = launch_of(call, self._device)
+                launch = launch_of(call, self.device)
                 if launch is not None:
                     launches[key] = replace(launch, order=len(launches))
         predictions = predict_launches(
@@ -173,8 +182,15 @@ class _AsLaunches:
     def price(self, call: StepCall) -> Prediction | None:
         """``None`` where a graph makes no such launch, or none was learned. A convolution is priced without what it
         copies first."""
-        found = self._found.get(_work_of(laid_out(call, self._device)[0]))
+        found = self._found.get(_work_of(self.laid_out(call)[0]))
         return None if found is None else replace(found, subject=subject_of(call))
+
+    def laid_out(self, call: StepCall) -> tuple[StepCall, tuple[StepCall, ...]]:
+        """The call in the layout in which it runs, and what it copies for that."""
+        key = _work_of(call)
+        if key not in self._laid_out:
+            self._laid_out[key] = laid_out(call, self.device)
+        return self._laid_out[key]
 
 
 def _work_of(call: StepCall) -> Hashable:
@@ -331,19 +347,15 @@ def _with_copies(model: TimeModel, call: StepCall, as_launches: _AsLaunches, sai
     shape = call.arguments[0].shape if call.arguments else ()
     turned = [each for each in call.arguments if each.shape == shape and not is_contiguous(each)]
     for each in turned:
-        nbytes = 2 * math.prod(shape) * (element_size(each.dtype) or 4)
-        copy = replace(
-            call, name="aten::clone", arguments=(each,), kernels=1, flops=0, bytes_moved=nbytes, settings=None
-        )
+        copy = further_call(call, "aten::clone", (each,), 2 * bytes_of(each), None)
         said = _and(said, _price(model, copy, as_launches))
     return said
 
 
 def _with_copies_and_bias(model: TimeModel, call: StepCall, as_launches: _AsLaunches, said: Prediction) -> Prediction:
     """A convolution, what it copies into the layout in which it runs, and what it does for its bias."""
-    device = f"{model.machine.device.kind}:0"
-    call, copies = laid_out(call, device)
-    bias = bias_work(call, device)
+    call, copies = as_launches.laid_out(call)
+    bias = bias_work(call, as_launches.device)
     for further in (*copies, *(() if bias is None else (bias,))):
         said = _and(said, _price(model, further, as_launches))
     return said

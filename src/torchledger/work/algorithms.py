@@ -21,9 +21,10 @@ from torchledger.work.categories import operator_name
 from torchledger.work.element_sizes import element_size
 from torchledger.work.kernel_counts import MASKS
 from torchledger.work.meetings import meeting_of
+from torchledger.work.op_shapes import broadcast_shape
 from torchledger.work.settings import Settings
 from torchledger.work.tensor_layouts import is_contiguous
-from torchledger.work.walks import GROUP_BLOCK, WARP, power_below, waves_of
+from torchledger.work.walks import GROUP_BLOCK, SECTOR_BYTES, SELECT_BLOCK, WARP, power_below, waves_of
 
 
 @dataclass(frozen=True)
@@ -270,7 +271,7 @@ def _unfolded(call: _Call) -> Parts:
     places = 1
     options = (call.settings[each] for each in ("padding", "dilation", "stride"))
     for size, side, padding, dilation, stride in zip((height, width), sides, *options, strict=True):
-        places *= (size + 2 * padding - dilation * (side - 1) - 1) // stride + 1
+        places *= _windows_along(size, side, padding, stride, dilation)
     written = batch * channels * math.prod(sides) * places
     return Parts("each picture", (1, batch, written / 1e6, batch * math.prod(sides), call.megabytes))
 
@@ -417,11 +418,13 @@ def _indexed(call: _Call) -> Parts | None:
     table, *places = call.shapes
     if not places or "indices" in call.settings or any(each.dtype in MASKS for each in call.tensors[1:]):
         return None
-    count, width = math.prod(_broadcast(places)), math.prod(table[len(places) :])
+    shape = broadcast_shape(places)
+    if shape is None:
+        return None
+    count, width = math.prod(shape), math.prod(table[len(places) :])
     size = call.item_size
     named = count * sum(element_size(each.dtype) or 8 for each in call.tensors[1:]) / 1e6
-    is_far = math.prod(table) * size > _CACHED
-    far = count * max(_SECTOR, width * size) / 1e6 if is_far else 0.0
+    far = _far_megabytes(count, width * size, math.prod(table) * size)
     if len(places) == 1 and width * size % _LOADED_AT_ONCE == 0:
         return None
     # Places that are spread over one another are made whole first, each by a kernel.
@@ -429,20 +432,13 @@ def _indexed(call: _Call) -> Parts | None:
     return Parts(way, (1, named, count * width / 1e6, count * width * size / 1e6, far))
 
 
-def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """The shape that all of them are spread over.
-
-    >>> _broadcast([(8, 1, 1), (8, 5, 1), (9,)])
-    (8, 5, 9)
-    """
-    longest = max(map(len, shapes))
-    return tuple(
-        max(shape[place - longest] for shape in shapes if len(shape) >= longest - place) for place in range(longest)
-    )
+def _far_megabytes(count: int, each_bytes: int, table_bytes: int) -> float:
+    """What comes from memory of values taken from a table that does not fit into the cache, in whole sectors."""
+    return count * max(SECTOR_BYTES, each_bytes) / 1e6 if table_bytes > _CACHED else 0.0
 
 
-_CACHED, _SECTOR = 4e7, 32
-"""Bytes of a table that an H100's or H200's cache holds, and of memory that are loaded at least."""
+_CACHED = 4e7
+"""Bytes of a table that an H100's or H200's cache holds."""
 
 
 def _rows_taken(call: _Call) -> Parts | None:
@@ -656,10 +652,15 @@ def _windows_of(call: _Call, sides: tuple[int, ...]) -> tuple[int, ...]:
     moves = _both(call.settings.get("stride") or sides)
     edges = _both(call.settings.get("padding", (0,)))
     made = (
-        (size + 2 * edge - side) // move + 1
+        _windows_along(size, side, edge, move)
         for size, side, move, edge in zip((height, width), sides, moves, edges, strict=True)
     )
     return (*others, *made)
+
+
+def _windows_along(size: int, side: int, padding: int, stride: int, dilation: int = 1) -> int:
+    """How many windows lie along a picture's side."""
+    return (size + 2 * padding - dilation * (side - 1) - 1) // stride + 1
 
 
 def _both(numbers: tuple[int, ...]) -> tuple[int, ...]:
@@ -724,8 +725,7 @@ def _bags(call: _Call) -> Parts:
     (rows, width), (words, *_), (bags, *_) = call.shapes[:3]
     each, moved = words / bags, words * width
     turns = math.ceil(bags * math.ceil(width / WARP) / _WARPS_OF_BAGS) * each
-    is_far = rows * width * call.item_size > _CACHED
-    far = words * max(_SECTOR, width * call.item_size) / 1e6 if is_far else 0.0
+    far = _far_megabytes(words, width * call.item_size, rows * width * call.item_size)
     return Parts("any", (1, turns / 1e2, moved / 1e6, far, bags * width / 1e6))
 
 
@@ -752,7 +752,7 @@ def _largest(call: _Call) -> Parts:
     rows, many = math.prod(shape) // length, call.number("k")
     if length >= next(least for most, least in _SEVERAL_BLOCKS if rows <= most):
         return Parts("several blocks", (1, rows / 1e2, call.megabytes, rows * length / 1e6, 0.0))
-    threads = min(WARP * math.ceil(length / WARP), _THREADS_OF_BLOCK)
+    threads = min(WARP * math.ceil(length / WARP), SELECT_BLOCK)
     rounds = waves_of(rows, threads)
     ordered = rows * power_below(2 * many - 1) / 1e6 if many > 1 else 0.0
     amounts = (rounds, rounds * math.ceil(length / threads), rows * length / 1e6, ordered)
@@ -763,8 +763,6 @@ _SEVERAL_BLOCKS = (
     (20, 20_000), (40, 10_000), (80, 8_000), (199, 5_000), (799, 3_000), (4_000, 800), (math.inf, 400)
 )  # fmt: skip
 """Rows, at most, and their length from which on several blocks share one."""
-
-_THREADS_OF_BLOCK = 1024
 
 
 def sums_of_words(count: int, table: int, *, is_scaled: bool) -> float:

@@ -11,6 +11,7 @@ from torchledger.work.categories import operation_of
 from torchledger.work.depth_folding import without_depth
 from torchledger.work.element_sizes import element_size
 from torchledger.work.launch_tensors import runs_transposed, tensors_of
+from torchledger.work.tensor_layouts import channels_last, lies_as, row_major
 
 _SIDES = 4
 
@@ -112,10 +113,7 @@ def runs_channels_last(image: Buffer, weight: Buffer) -> bool:
     return of_image or of_weight
 
 
-def _is_laid_out(image: Buffer, channels_last: bool) -> bool:
+def _is_laid_out(image: Buffer, is_last: bool) -> bool:
     """Whether an image has the layout in which the convolution runs."""
-    _, channels, height, width = image.shape
-    dense = (1, width * channels, channels) if channels_last else (height * width, width, 1)
-    return all(
-        size == 1 or have == want for size, have, want in zip(image.shape[1:], image.stride[1:], dense, strict=True)
-    )
+    dense = channels_last(image.shape) if is_last else row_major(image.shape)
+    return lies_as(image.shape[1:], image.stride[1:], dense[1:])

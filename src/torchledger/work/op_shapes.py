@@ -219,8 +219,8 @@ def parse_ints(text: str) -> tuple[int, ...] | None:
 def broadcast_shape(shapes: Iterable[Sequence[int]]) -> tuple[int, ...] | None:
     """The shape that NumPy's rules give; ``None`` where they give none.
 
-    >>> broadcast_shape([(4, 1), (8,)])
-    (4, 8)
+    >>> broadcast_shape([(4, 1), (8,)]), broadcast_shape([(4, 2), (3,)])
+    ((4, 8), None)
     """
     result: list[int] = []
     for shape in shapes:

@@ -12,26 +12,11 @@ from collections.abc import Sequence
 from typing import Literal
 
 from torchledger.nouns import TensorArgument
+from torchledger.work.op_shapes import broadcast_shape
 
 Layout = Literal["dense", "broadcast", "padded", "across"]
 
 _Strides = tuple[int, ...]
-
-
-def broadcast_shape(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
-    """The shape that shapes are broadcast to; ``None`` where they do not fit one another.
-
-    >>> broadcast_shape([(4, 1), (3,)]), broadcast_shape([(4, 2), (3,)])
-    ((4, 3), None)
-    """
-    width = max(map(len, shapes), default=0)
-    found = [1] * width
-    for shape in shapes:
-        for place, size in enumerate(shape, width - len(shape)):
-            if size != 1 and found[place] not in (1, size):
-                return None
-            found[place] = size if size != 1 else found[place]
-    return tuple(found)
 
 
 def layout_of(tensors: Sequence[TensorArgument]) -> Layout | None:
@@ -90,6 +75,25 @@ def row_major(shape: tuple[int, ...]) -> _Strides:
     return tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
 
 
+def channels_last(shape: tuple[int, ...]) -> _Strides:
+    """Strides of dense pictures whose channels lie side by side.
+
+    >>> channels_last((2, 3, 4, 5))
+    (60, 1, 15, 3)
+    """
+    _, channels, height, width = shape
+    return (channels * height * width, 1, width * channels, channels)
+
+
+def lies_as(shape: tuple[int, ...], stride: _Strides, other: _Strides) -> bool:
+    """Whether two strides are the same of all dimensions that have more than one element.
+
+    >>> lies_as((2, 1, 4), (4, 9, 1), (4, 4, 1))
+    True
+    """
+    return all(size == 1 or have == want for size, have, want in zip(shape, stride, other, strict=True))
+
+
 def is_contiguous(tensor: TensorArgument) -> bool:
     """Whether a tensor's elements lie behind one another in the order of its dimensions, as far as is known.
 
@@ -97,5 +101,4 @@ def is_contiguous(tensor: TensorArgument) -> bool:
     True
     """
     behind = row_major(tensor.shape)
-    sides = zip(tensor.shape, tensor.stride or behind, behind, strict=True)
-    return all(size == 1 or stride == expected for size, stride, expected in sides)
+    return lies_as(tensor.shape, tensor.stride or behind, behind)

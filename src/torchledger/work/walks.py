@@ -21,6 +21,9 @@ Way = Literal["whole", "inner", "outer", "thin"]
 """Over all of a tensor, along its fastest dimension, across it, and across fewer than a warp of its elements."""
 
 WARP = 32
+SECTOR_BYTES = 32
+"""The least that a GPU fetches from memory."""
+
 _MULTIPROCESSORS = 132
 """As many as an H100 or H200 has, on which costs are learned; other devices' costs are theirs by lanes and clocks."""
 
@@ -30,7 +33,7 @@ _THREADS = 2048
 WARPS_AT_ONCE = _MULTIPROCESSORS * _THREADS // WARP
 
 _MOST_BLOCKS = 32
-_SOFTMAX_BLOCK, _SCAN_BLOCK, _SELECT_BLOCK, GROUP_BLOCK = 1024, 512, 1024, 512
+_SOFTMAX_BLOCK, _SCAN_BLOCK, SELECT_BLOCK, GROUP_BLOCK = 1024, 512, 1024, 512
 _SOFTMAX_READS = 8
 """Elements that a thread of a block reads at once, of half precision."""
 
@@ -152,7 +155,7 @@ def steps_of(name: str, walk: Walk) -> int:
     if family == "group norm":
         return -(-walk.size // GROUP_BLOCK) * waves_of(walk.outer, GROUP_BLOCK)
     if family == "selection":
-        return -(-walk.size // _SELECT_BLOCK) * waves_of(walk.outer * walk.inner, _SELECT_BLOCK)
+        return -(-walk.size // SELECT_BLOCK) * waves_of(walk.outer * walk.inner, SELECT_BLOCK)
     return 0
 
 
