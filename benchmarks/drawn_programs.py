@@ -533,7 +533,7 @@ def _ranker(width: int, pick: random.Random) -> Any:
                 return self.last(scores.sort(-1).values)
             if how == "topk":
                 best, where = scores.topk(min(count, width), -1)
-                return self.last(torch.zeros_like(scores).scatter(-1, where, best.softmax(-1)))
+                return self.last(torch.zeros_like(scores).scatter(-1, where, best.softmax(-1).to(scores.dtype)))
             if how == "cumsum":
                 return self.last(scores.cumsum(1))
             return self.last(scores * (scores.argmax(-1, keepdim=True) % 2))

@@ -405,8 +405,9 @@ def _rows_put(call: _Call) -> Parts | None:
     return Parts(f"{sort}, {meeting.kind}", (1, call.megabytes, meeting.taken / 1e3, meeting.steps))
 
 
-_MOST_AT_ONCE = 2048
-"""Rows that one block sorts."""
+_MOST_AT_ONCE = 2304
+"""Rows that one block sorts: nine for each of its 256 threads (calls of up to 2,233 are of twelve kernels, those of
+2,432 and more of 31)."""
 
 
 def _indexed(call: _Call) -> Parts | None:
@@ -733,14 +734,23 @@ _WARPS_OF_BAGS = 1024 * 8
 """Warps that go through bags at once (torch 2.11, ``EmbeddingBag.cu``)."""
 
 
+_MEAN_OF_BAG, _LARGEST_OF_BAG = 1, 2
+"""Modes of a bag, by torch's numbers for them."""
+
+
 def _bags_gradient(call: _Call) -> Parts:
     """Words are sorted, and what falls on each of them is added up in that order; a row of a bag is read once for each
-    of its words."""
-    (_, width), (words, *_) = call.shapes[:2]
+    of its words. A sparse gradient is the rows alone, and where a bag was its largest word the sums are atomic."""
+    (bags, width), (words, *_) = call.shapes[:2]
     table, size = call.number("num_weights"), call.item_size / 1e6
+    mode = call.number("mode", 0)
+    filled, moved = table * width * size, words * width * size
+    if call.number("sparse", 0):
+        return Parts("sparse, a mean" if mode == _MEAN_OF_BAG else "sparse", (1, 0.0, 0.0, moved, 0.0, 0.0))
+    if mode == _LARGEST_OF_BAG:
+        return Parts("of the largest", (1, 0.0, filled, bags * width * 4 / 1e6, 0.0, 0.0))
     sums = sums_of_words(words, table, is_scaled=True)
     way = "sorted at once" if words <= _MOST_AT_ONCE else "sorted"
-    filled, moved = table * width * size, words * width * size
     return Parts(way, (1, words / 1e3, filled, moved, sums * width * 4 / 1e6, sums / 1e3))
 
 

@@ -280,6 +280,22 @@ def test_gradients_of_bags_are_sorted_at_once_where_words_are_few() -> None:
     assert many is not None and many.way == "sorted" and many.amounts[1] == 10 * few.amounts[1]
 
 
+@pytest.mark.parametrize(
+    ("settings", "way"),
+    [
+        ({"sparse": 1, "mode": 0}, "sparse"),
+        ({"sparse": 1, "mode": 1}, "sparse, a mean"),
+        ({"sparse": 0, "mode": 2}, "of the largest"),
+        ({"sparse": 0, "mode": 1}, "sorted"),
+    ],
+)
+def test_gradients_of_bags_that_sort_nothing_are_known_apart(settings: dict[str, int], way: str) -> None:
+    tensors = [_tensor(64, 16), *(TensorArgument((each,), "int64", None) for each in (4096, 64, 4096))]
+    given_ = tuple((name, (value,)) for name, value in {"num_weights": 1000, **settings}.items())
+    parts = parts_of("aten::_embedding_bag_backward", tensors, given_)
+    assert parts is not None and parts.way == way
+
+
 def test_bags_of_more_words_have_longer_turns() -> None:
     def parts(words: int) -> Parts | None:
         tensors = [_tensor(1000, 64), *(TensorArgument((each,), "int64", None) for each in (words, 32_768))]
