@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchledger.expecting.atomic_lines import is_by_distance, most_in_line, waiting_in_lines
+from torchledger.expecting.atomic_lines import LINE_BYTES, is_by_distance, most_in_line, waiting_in_lines
 from torchledger.expecting.constants import KernelConstants
 from torchledger.expecting.launch_tiles import Tile, TileCost, cost_of_tiles, next_power
 from torchledger.expecting.machine import Machine
@@ -296,7 +296,13 @@ def _add_atomics(parts: dict[str, float], accesses: Sequence[MemoryAccess], laun
             waiting_us += constants.line_atomic_us * most if machine.knows_flights else 0.0
         elif each > constants.crowded_from:
             share = min(each / constants.crowded_whole, 1.0)
-            parts["crowded atomic"] += constants.crowded_atomic_us * access.count * share
+            crowded_us = constants.crowded_atomic_us * access.count * share
+            if constants.line_atomic_us:
+                # Those of one line wait for one another; those of others go on beside them.
+                lines = max(1.0, sizes.get(access.declared.buffer, 1) * access.size / LINE_BYTES)
+                waiting_each_us = max(constants.line_atomic_us / lines, constants.scattered_atomic_us)
+                crowded_us = min(crowded_us, waiting_each_us * access.count)
+            parts["crowded atomic"] += crowded_us
         else:
             share = constants.short_run_share if last <= constants.short_run else 1.0
             parts["scattered atomic"] += constants.scattered_atomic_us * access.count * share
