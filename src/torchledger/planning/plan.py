@@ -16,7 +16,7 @@ from torchledger.books import read_step
 from torchledger.device.host import find_host
 from torchledger.fitting.time_model import TimeModel
 from torchledger.jobs.planned import keep_plan
-from torchledger.nouns import DryRun, Launch, PlannedRank, PlannedStep, StepCall, StepPrediction
+from torchledger.nouns import DryRun, Launch, PlannedRank, PlannedStep, StepPrediction
 from torchledger.planning.device_memory import memory_of, with_fit
 from torchledger.planning.dry_run import run_without_device
 from torchledger.planning.fabric import find_fabric
@@ -32,7 +32,7 @@ from torchledger.predicting.overheads import Mode
 from torchledger.predicting.padding import PaddingRule
 from torchledger.predicting.step import predict_ledger
 from torchledger.predicting.step_notes import notes_on_tuned_convolutions, step_notes
-from torchledger.stepping.totals import StepTotals, launches_in
+from torchledger.stepping.totals import StepTotals, launched_on_device, on_host
 from torchledger.store import open_ledger
 from torchledger.store.job import job_folder, job_in_place
 from torchledger.store.ledger import ledger_in_place
@@ -208,26 +208,32 @@ _ReadStep = tuple[StepTotals | None, Sequence[Launch]]
 
 def _kernel_launches(steps: Sequence[_ReadStep]) -> int | None:
     """Kernels that one rank's step launches on its device: of the rank with most."""
-    return max((_launched(record) for record, _ in steps if record is not None), default=None)
-
-
-def _launched(record: StepTotals) -> int:
-    """As ``show`` adds them up, less what the host computes itself."""
-    return record.whole.launches - sum(launches_in(call, {}) for call in _on_host(record))
-
-
-def _on_host(record: StepTotals) -> Iterator[StepCall]:
-    """The step's eager calls on the CPU."""
-    return (call for call in record.calls if call.kind == "operator" and call.device == "cpu")
+    return max((launched_on_device(record) for record, _ in steps if record is not None), default=None)
 
 
 def _on_host_alone(step: PlannedStep, steps: Sequence[_ReadStep]) -> Iterator[str]:
     """That a program never comes near its device, where it does not."""
-    if not step.launches and (many := sum(1 for record, _ in steps if record is not None for _ in _on_host(record))):
+    records = [(record, launches) for record, launches in steps if record is not None]
+    many = sum(len(on_host(record)) for record, _ in records)
+    if not step.launches and many:
+        yield f"nothing of this step runs on the device: its {many:,} operators are all called on the CPU; {_MOVE}"
+    elif many and not any(_comes_near(record, launches) for record, launches in records):
         yield (
-            f"nothing of this step runs on the device: its {many:,} operators are all called on the CPU; the "
-            "program has to move its model and its data there, for which many scripts have an option"
+            "nothing of this step runs on the device: its compiled graphs are for the CPU, priced as if the device ran "
+            f"them, and its {many:,} operators outside of them are called on the CPU, which is none of the device's "
+            f"time; {_MOVE}"
         )
+
+
+_MOVE = "the program has to move its model and its data there, for which many scripts have an option"
+
+
+def _comes_near(record: StepTotals, launches: Sequence[Launch]) -> bool:
+    """Whether anything of a step is its device's: a graph compiled for it, or a call outside of graphs."""
+    called = [launch for launch in launches if record.step.graph_calls.get(launch.graph)]
+    return any(not launch.device.startswith("cpu") for launch in called) or any(
+        call.kind == "collective" or call.device not in (None, "cpu") for call in record.calls
+    )
 
 
 def _with_notes(notes: Sequence[str], model: TimeModel, steps: Sequence[_ReadStep]) -> tuple[str, ...]:

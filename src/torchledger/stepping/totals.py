@@ -120,6 +120,16 @@ def launches_in(call: StepCall, launches_of: Mapping[str, int]) -> int:
     return call.kernels or int(call.device in (None, "cpu") and bool(call.flops or call.bytes_moved))
 
 
+def on_host(totals: StepTotals) -> list[StepCall]:
+    """The eager calls on the CPU of a step on another device, or of one that ran without its device."""
+    return [call for call in totals.calls if call.kind == "operator" and call.device == "cpu"]
+
+
+def launched_on_device(totals: StepTotals) -> int:
+    """Kernels that such a step launches, without the operators that the host computes itself."""
+    return totals.whole.launches - sum(launches_in(call, {}) for call in on_host(totals))
+
+
 def call_us(call: StepCall) -> float:
     """Median over the recorded steps of a call's time on the device, in microseconds; 0 where it took none."""
     return statistics.median(call.samples_us) if call.samples_us else 0.0

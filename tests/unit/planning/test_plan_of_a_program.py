@@ -27,6 +27,21 @@ def test_a_program_that_stays_on_the_host_is_told_so_first_and_launches_no_kerne
     assert step.kernel_launches == step.launches == step.device_us == 0
 
 
+def test_a_compiled_program_that_stays_on_the_host_is_told_so_first() -> None:
+    def program(place: str) -> None:
+        layer = nn.Linear(64, 64).to(place)
+        optimizer, compiled = torch.optim.SGD(layer.parameters()), torch.compile(layer)
+        for _ in range(6):
+            compiled(torch.ones(8, 64, device=place)).sum().backward()
+            optimizer.step()
+
+    here, there = (plan_program(lambda place=place: program(place)).step for place in ("cpu", "cuda"))
+    assert here.notes[0].startswith(
+        "nothing of this step runs on the device: its compiled graphs are for the CPU, priced as if the device ran them"
+    )
+    assert not any("runs on the device" in note for note in there.notes)
+
+
 def test_work_on_the_host_beside_the_device_is_no_launch_of_a_kernel() -> None:
     def program() -> None:
         layer = nn.Linear(256, 256).cuda()
