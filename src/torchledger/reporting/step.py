@@ -20,7 +20,7 @@ from torchledger.reporting.columns import (
 )
 from torchledger.reporting.document import Facts, Section, Sentence, Table, as_plain, columns
 from torchledger.roofline import USUAL_FLOPS_PER_BYTE
-from torchledger.stepping.totals import PHASES, StepTotals, Work, call_us
+from torchledger.stepping.totals import PHASES, StepTotals, Work, call_us, launched_on_device, on_host
 
 FOUND_BY: Mapping[StepFoundBy, str] = {
     "torchledger.step": "torchledger.step() marks it",
@@ -108,11 +108,12 @@ def _verdict_of_dry_run(totals: StepTotals) -> tuple[str, ...]:
     graphs = [call for call in totals.calls if call.kind == "graph"]
     eager = [call for call in totals.calls if call.kind in ("operator", "collective") and call.kernels]
     held = f"{counted(totals.graph_launches, 'launch')} in {counted(len(graphs), 'call')} of compiled graphs"
+    beside = f", {counted(len(here), 'operator')} on the host" if (here := on_host(totals)) else ""
     work = f"{format_si(totals.whole.flops)}FLOP, {format_bytes(totals.whole.bytes_moved)} of minimum traffic"
     return (
         f"A step that ran without its device: nothing of it was measured. Found by: {FOUND_BY[totals.step.found_by]}.",
         f"It makes {held if graphs else 'no call of a compiled graph'} and {counted(len(eager), 'eager operator')}: "
-        f"{counted(totals.whole.launches, 'launch')} of kernels, {work}.",
+        f"{counted(launched_on_device(totals), 'launch')} of kernels{beside}, {work}.",
         "What it would take: torchledger predict-step, with --device.",
     )
 

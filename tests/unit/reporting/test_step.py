@@ -137,6 +137,16 @@ def test_a_planned_step_was_heard_and_not_recorded_under_the_profiler() -> None:
     assert phase["device_us"] is None and phase["predicted_us"] == 3.0
 
 
+def test_what_a_planned_step_launches_is_told_without_what_the_host_computes() -> None:
+    step = make_step(clock="host", device_us=None, plain_us=(), profiled_us=(), recorded=1)
+    calls = [
+        make_step_call(order=0, samples_us=(), flops=8, kernels=1),
+        make_step_call(order=1, name="aten::add", samples_us=(), flops=1, kernels=0, device="cpu"),
+    ]
+    said = verdict_of_step(total_step(step, calls, {}))[1]
+    assert "1 eager operator: 1 launch of kernels, 1 operator on the host, " in said
+
+
 def _rates(*calls: StepCall) -> tuple[list[object], list[object]]:
     """The last rows' TFLOP/s of the tables by phase and by call."""
     step = make_step(device_us=30.0)
