@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from torchledger.nouns import PricedLayout
+from torchledger.nouns import PlannedStep, PricedLayout
 from torchledger.planning.composing import name_of
 from torchledger.reporting.document import Block, Document, Section, Sentence, Table, columns
 from torchledger.reporting.plan import plan_as_plain
@@ -23,10 +23,19 @@ def layouts_as_plain(found: Sequence[PricedLayout]) -> list[dict[str, Any]]:
             "layout": asdict(each.layout),
             "peak_allocated_bytes": each.peak_allocated_bytes,
             "reason": each.reason,
-            "plan": None if each.step is None else plan_as_plain(each.step),
+            "plan": None if each.step is None else _composed(each.step),
         }
         for each in found
     ]
+
+
+def _composed(step: PlannedStep) -> dict[str, Any]:
+    """A step that was put together from a model's sizes: calls and launches are not counted one by one, and what they
+    cost the host is in how long the parts take."""
+    plain = plan_as_plain(step) | {"launches": None}
+    plain["step"] |= {"host_us": None, "host_work_us": None, "decided_by_shares": dict(step.decided_by)}
+    plain["communication"] |= {"collectives": None}
+    return plain
 
 
 def layouts_document(found: Sequence[PricedLayout]) -> Document:

@@ -12,6 +12,7 @@ from torchledger.cli import cli
 from torchledger.errors import PredictError
 from torchledger.nouns import Layout
 from torchledger.planning.layout_file import plan_layouts, read_layout_file
+from torchledger.reporting.layouts import layouts_as_plain
 
 SIZES = "{layers: 4, hidden: 1024, heads: 8, ffn: 4096, vocabulary: 32000, length: 2048, batch: 16}"
 
@@ -67,8 +68,18 @@ def test_the_command_prints_every_layout_as_json(tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     assert {each["layout"]["dp"] * each["layout"]["tp"] * each["layout"]["pp"] for each in found} == {4}
     assert all(each["plan"]["step"]["duration_us"] > 0 for each in found)
+    assert all(sum(each["plan"]["step"]["decided_by_shares"].values()) == pytest.approx(1) for each in found)
     text = CliRunner().invoke(cli, ["plan", "--layouts", str(path), "--world", "4"]).stdout
     assert "Layouts of a step on 4 x" in text
+
+
+def test_what_a_layout_does_not_count_is_unknown_in_its_json_and_not_0(tmp_path: Path) -> None:
+    path = write(tmp_path, f"model: {SIZES}\nlayouts: [{{dp: 4}}]\n")
+    (found,) = layouts_as_plain(plan_layouts(path, world=4))
+    plan = found["plan"]
+    assert plan["launches"] is plan["kernel_launches"] is plan["communication"]["collectives"] is None
+    assert plan["step"]["host_us"] is plan["step"]["host_work_us"] is None
+    assert plan["communication"]["total_us"] > 0
 
 
 def test_an_unknown_fabric_or_device_is_one_sentence(tmp_path: Path) -> None:
