@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,15 @@ def check_order(command: str, file: Path, *names: str | None) -> None:
         raise UsageError(f"{ledger} is a ledger too: `torchledger diff {file} {ledger}` compares the two.")
     others = [name for name in names if name is not None and name != ledger]
     raise UsageError(f"the ledger comes first: torchledger {command} {' '.join([ledger, str(file), *others])}")
+
+
+def refuse_unknown_option(script: str) -> None:
+    """Raise ``click.NoSuchOption`` where what stands in SCRIPT's place is an option that this command does not have."""
+    if script.startswith("-") and script != "-" and not Path(script).is_file():
+        context = click.get_current_context()
+        option = script.partition("=")[0]
+        own = [each for param in context.command.params for each in param.opts if each.startswith("--")]
+        raise click.NoSuchOption(option, possibilities=get_close_matches(option, own), ctx=context)
 
 
 def tell_misplaced(script: str, arguments: Sequence[str]) -> None:

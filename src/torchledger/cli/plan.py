@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from torchledger.cli.output import force_option, json_option, tell_misplaced
+from torchledger.cli.output import force_option, json_option, refuse_unknown_option, tell_misplaced
 from torchledger.errors import LoneRankError
 
 if TYPE_CHECKING:
@@ -65,6 +65,8 @@ def command(
     from torchledger.cli.output import print_document, print_json
     from torchledger.errors import UsageError
 
+    if script is not None:
+        refuse_unknown_option(script)
     if layouts is not None:
         of_scripts = {"SCRIPT": script, "--mesh": mesh, "--rank": rank, "--host": host, "-o": output}
         of_scripts |= {"--graphs": graphs or None, "-m": is_module or None}

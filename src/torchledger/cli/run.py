@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from torchledger.cli.output import as_typed, tell_misplaced
+from torchledger.cli.output import as_typed, refuse_unknown_option, tell_misplaced
 
 
 @click.command(
@@ -67,6 +67,7 @@ def command(
     """
     from torchledger.capturing.process import run_script
 
+    refuse_unknown_option(script)
     stem = script.rsplit(".", 1)[-1] if is_module else Path(script).stem
     if counts_eager and not is_profiled:
         raise click.UsageError("--count-eager counts a step of the profile: add --profile.")

@@ -14,6 +14,7 @@ from torchledger.cli.output import (
     json_option,
     print_document,
     print_json,
+    refuse_unknown_option,
     tell_misplaced,
     tell_rank,
 )
@@ -98,6 +99,7 @@ def command(
     from torchledger.store.job import is_job
     from torchledger.watching.process import run_watched
 
+    refuse_unknown_option(script)
     path, exit_code = Path(script), 0
     if not is_module and path.is_file() and path.suffix != ".py" and not is_ledger(path) and not is_script:
         raise UsageError(

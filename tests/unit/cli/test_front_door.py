@@ -56,6 +56,13 @@ def test_an_eager_step_is_counted_beside_a_profile_only() -> None:
     assert result.exit_code == 2 and "add --profile" in result.output
 
 
+@pytest.mark.parametrize("command", ["run", "plan", "values"])
+@pytest.mark.parametrize(("typed", "said"), [("--forse", "--force"), ("--nothing=3", "'--nothing'")])
+def test_an_option_that_there_is_not_is_named_and_taken_for_no_script(command: str, typed: str, said: str) -> None:
+    result = CliRunner().invoke(cli, [command, typed, "script.py"])
+    assert result.exit_code == 2 and "No such option" in result.output and said in result.output
+
+
 @pytest.mark.parametrize("command", ["run", "plan"])
 def test_a_ledger_is_neither_run_as_a_script_nor_replaced(command: str, tmp_path: Path) -> None:
     ledger = write_ledger(tmp_path / "a.ledger", launches=3)
