@@ -214,7 +214,8 @@ def _select(
         taken.add(launch_id)
         covered += weight
     selected = [launch for launch in launches if launch.launch_id in taken]
-    return selected, f"the heaviest {len(selected)} of {len(launches)} launches: 95 % of the {source}"
+    share = f"{100 * covered / (total or 1.0):.0f} %"
+    return selected, f"the heaviest {len(selected)} of {len(launches)} launches: {share} of {source}"
 
 
 def _weights(
@@ -226,13 +227,13 @@ def _weights(
         calls = {key: found.repeats for key, found in timed.items()}
         if step is not None and any(step.graph_calls.values()):
             calls = {key: step.graph_calls.get(key.rpartition("#")[0], 0) for key in timed}
-        return {key: found.duration_us * calls[key] for key, found in timed.items()}, "time inside the step"
+        return {key: found.duration_us * calls[key] for key, found in timed.items()}, "their time inside the step"
     weights = {}
     for launch in launches:
         found = _limits(launch, known_ceilings(_device(run, launch.device)))["roofline_us"]
         if found is not None:
             weights[launch.launch_id] = found
-    return (weights or None), "roofline time (there is no profile)"
+    return (weights or None), "their roofline time (there is no profile)"
 
 
 def _find_sites(
