@@ -120,9 +120,8 @@ def _check_readable(path: Path) -> None:
 
 
 def _unwritable(path: Path, error: Exception) -> StoreError:
-    return StoreError(
-        f"cannot write {path}: {ended(str(error))} Check that the folder exists, is writable and has room."
-    )
+    said = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    return StoreError(f"cannot write {path}: {ended(said)} Check that the folder exists, is writable and has room.")
 
 
 class LedgerWriter:

@@ -159,6 +159,16 @@ def test_an_unwritable_place_is_named(tmp_path: Path) -> None:
         LedgerWriter(tmp_path / "absent" / "a.ledger")
 
 
+def test_what_hinders_a_ledger_in_place_is_told_without_the_folder_that_it_is_made_in(tmp_path: Path) -> None:
+    path = tmp_path / "absent" / "a.ledger"
+    with (
+        pytest.raises(StoreError, match=r"a\.ledger: No such file or directory\. Check") as raised,
+        ledger_in_place(path, force=False),
+    ):
+        pass
+    assert ".torchledger-" not in str(raised.value)
+
+
 def write_small_ledger(path: Path) -> Path:
     with LedgerWriter(path) as writer:
         writer.add(make_run(), make_graph(), *[make_launch(order=order) for order in range(200)])
