@@ -34,7 +34,7 @@ from torchledger.reporting.remarks import remarks
 from torchledger.reporting.summary import Summary, summarize_ledger
 from torchledger.store import LedgerReader
 from torchledger.store.latest import latest, latest_measurements
-from torchledger.traces.verdict import describe_category, time_words
+from torchledger.traces.verdict import beside_a_step, describe_category, time_words
 
 Progress = Callable[[int, int, str], None]
 
@@ -88,7 +88,7 @@ def page_data(
             words=clean,
             shorten=lambda source: shorten_source(source, folder),
         ),
-        "verdict": [in_words(text) for text in breakdown.verdict] if breakdown else [],
+        "verdict": [in_words(text) for text in _said(summary, breakdown)],
         "facts": [[clean(name), clean(text)] for name, text in run_facts(summary)],
         "remarks": [clean(text) for text in remarks(summary)],
         "balance": _balance(summary) | {"is_imported": summary.run.is_imported},
@@ -120,6 +120,12 @@ def page_data(
 
 
 # --- the first screen -------------------------------------------------------------------------------------------------
+
+
+def _said(summary: Summary, breakdown: Breakdown | None) -> tuple[str, ...]:
+    if breakdown is None:
+        return ()
+    return breakdown.verdict if summary.step is None else beside_a_step(breakdown.verdict)
 
 
 def sentences(

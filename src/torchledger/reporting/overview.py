@@ -65,7 +65,7 @@ def ledger_document(reader: LedgerReader, *, top: int = 10, module_depth: int = 
     if breakdown is None:
         return overview
     # The step's own advice stands first: a second one, of the profile alone, may point elsewhere.
-    return joined(overview, breakdown_document(breakdown, top=top, advises=not reader.count(Step)))
+    return joined(overview, breakdown_document(breakdown, top=top, is_of_step=bool(reader.count(Step))))
 
 
 def ledger_as_plain(reader: LedgerReader) -> dict[str, Any]:

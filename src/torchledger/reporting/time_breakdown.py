@@ -10,7 +10,7 @@ from torchledger.printable import ended
 from torchledger.reporting.ceilings import above_ceilings
 from torchledger.reporting.columns import counted, format_count, format_share, format_us
 from torchledger.reporting.document import Block, Document, Facts, Section, Sentence, Table, as_plain, columns
-from torchledger.traces.verdict import ADVICE, time_words
+from torchledger.traces.verdict import beside_a_step, time_words
 
 _TIME_COLUMNS = ("calls", "total_us", "time_share", "median_us")
 _WORK_COLUMNS = ("flops", "achieved_tflops_per_s", "bytes_moved", "achieved_gb_per_s", "roofline_fraction", "quality")
@@ -29,12 +29,12 @@ def breakdown_as_plain(breakdown: Breakdown) -> dict[str, Any]:
     }
 
 
-def breakdown_document(breakdown: Breakdown, *, top: int = 10, advises: bool = True) -> Document:
+def breakdown_document(breakdown: Breakdown, *, top: int = 10, is_of_step: bool = False) -> Document:
     """The breakdown with at most ``top`` rows a table; the others are one row, so that rows add to the total.
 
-    Without ``advises`` it leaves out what to look at first, where a reader has been told already.
+    With ``is_of_step`` it leaves out what the ledger's step tells of all recorded ones: idle time, and what to look at.
     """
-    said = [sentence for sentence in breakdown.verdict if advises or not sentence.startswith(ADVICE)]
+    said = beside_a_step(breakdown.verdict) if is_of_step else breakdown.verdict
     sections = [
         Section(f"Time in {breakdown.source}", (Facts(tuple(_facts(breakdown))),)),
         Section("In short", tuple(map(Sentence, said))),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torchledger.nouns import Breakdown, TimeRow
 from torchledger.traces.idle import (
     AFTER_SYNCHRONIZATION,
@@ -32,6 +34,9 @@ _DESCRIPTIONS = {
 ADVICE = "Look first at"
 """How the sentence of a verdict begins that says what to look at."""
 
+_OF_PLAIN_STEP = "Without the profiler"
+"""How the sentence begins that says for how long nothing runs in a step without it."""
+
 _IDLE_WORTH_SAYING = 0.05
 _LARGE = 0.3
 _SHORT_KERNEL_US = 10.0
@@ -50,6 +55,12 @@ def verdict(breakdown: Breakdown, *, plain_us: float | None = None) -> tuple[str
     if (advice := _advice(breakdown, plain_us)) is not None:
         sentences.append(advice)
     return tuple(sentences)
+
+
+def beside_a_step(said: Sequence[str]) -> tuple[str, ...]:
+    """The sentences of a verdict on one recorded step, where all recorded ones have told how idle they are and why, and
+    what to look at first: of steps that differ, the one would say otherwise."""
+    return tuple(sentence for sentence in said if not sentence.startswith((ADVICE, _OF_PLAIN_STEP)))
 
 
 def time_words(breakdown: Breakdown) -> str:
@@ -117,7 +128,7 @@ def _idle(breakdown: Breakdown, plain_us: float | None) -> str | None:
 def _idle_of_plain_step(breakdown: Breakdown, plain_us: float, idle_us: float) -> str | None:
     if idle_us < _IDLE_WORTH_SAYING * plain_us:
         return None
-    text = f"Without the profiler {_is_idle(breakdown)} for {idle_us / plain_us:.0%} of a {_time(plain_us)} step"
+    text = f"{_OF_PLAIN_STEP} {_is_idle(breakdown)} for {idle_us / plain_us:.0%} of a {_time(plain_us)} step"
     causes = [cause for cause in breakdown.idle_causes if cause != UNKNOWN]
     return f"{text}; in most of the idle time under it {_REASONS.get(causes[0], causes[0])}." if causes else f"{text}."
 

@@ -35,6 +35,14 @@ def test_the_report_reads_as_pinned(golden: Callable[[str, str], None]) -> None:
     golden("import_mixed.txt", render(breakdown_document(mixed_breakdown(), top=3)))
 
 
+def test_beside_a_ledgers_step_a_breakdown_tells_neither_idle_time_nor_what_to_look_at() -> None:
+    idle = "Without the profiler the device is idle for 50% of a 3.60 ms step."
+    breakdown = replace(mixed_breakdown(), verdict=("Of 1 ms all is products.", idle, "Look first at launching."))
+    alone, beside = (render(breakdown_document(breakdown, is_of_step=is_of_step)) for is_of_step in (False, True))
+    assert idle in alone and "Look first at launching." in alone
+    assert "Of 1 ms all is products." in beside and idle not in beside and "Look first at launching." not in beside
+
+
 @pytest.mark.parametrize("top", [1, 2, 50])
 def test_rows_and_their_rest_add_up_to_the_total(top: int) -> None:
     breakdown = mixed_breakdown()

@@ -8,7 +8,7 @@ import pytest
 
 from torchledger.nouns import Breakdown, TimeRow
 from torchledger.traces.idle import HOST_LATE
-from torchledger.traces.verdict import verdict
+from torchledger.traces.verdict import beside_a_step, verdict
 
 
 def make_breakdown(kernel: str) -> Breakdown:
@@ -59,3 +59,8 @@ def test_what_is_idle_without_the_profiler_is_said_of_a_plain_step() -> None:
     assert idle.startswith("Without the profiler the device is idle for 50% of a 3.60 ms step")
     assert "waited for launches" in idle
     assert advice.startswith("Look first at launching: 1.70 ms of 3.60 ms is lost to it")
+
+
+def test_what_all_recorded_steps_tell_is_not_told_again_of_one() -> None:
+    said = make_profile(3_600.0)
+    assert len(said) == 3 and beside_a_step(said) == said[:1]
