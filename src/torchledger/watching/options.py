@@ -70,6 +70,10 @@ class ValueOptions:
             )
         if self.beyond is not None and self.beyond not in _FLOAT_RANGES:
             raise UsageError(f"{self.beyond!r} is no float type. Take one of: {', '.join(_FLOAT_RANGES)}.")
+        if self.beyond is not None and self.find != "overflow":
+            raise UsageError("--beyond (in Python beyond=) is the range that --find overflow means: ask for that, too.")
+        if self.tolerance is not None and not self.against_eager:
+            raise UsageError("--tolerance (in Python tolerance=) is of --against eager: ask for that, too.")
         parse_calls(self.calls)
 
     @property

@@ -12,6 +12,7 @@ from command_line import run_cli
 from factories import make_graph, make_run
 from synthetic import write_ledger
 from torchledger.cli import cli
+from torchledger.errors import UsageError
 from torchledger.store import LedgerWriter
 
 SCRIPT = """
@@ -39,6 +40,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "broken.py").write_text(SCRIPT.replace("SCALE", "float('inf')"))
     (path / "other.py").write_text(SCRIPT.replace("SCALE", "1.5"))
     return path
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "needed"),
+    [("--beyond", "float16", "--find overflow"), ("--tolerance", "0.1", "--against eager")],
+)
+def test_an_option_of_a_question_that_was_not_asked_is_refused(
+    folder: Path, option: str, value: str, needed: str
+) -> None:
+    result = CliRunner().invoke(cli, ["values", option, value, str(folder / "clean.py")])
+    assert isinstance(result.exception, UsageError) and needed in str(result.exception)
+    assert not (folder / "clean.ledger").exists()
 
 
 @pytest.mark.slow
