@@ -414,7 +414,9 @@ def _indexed(call: _Call) -> Parts | None:
     """Values at places that tensors name, each its own dimension; masks, which are counted first, are others, and so
     are whole rows and those along later dimensions, which go by their bytes.
 
-    Where a table does not fit into the cache, each value is loaded from memory in sectors of 32 bytes.
+    A block's threads take four values each, one after the other (``IndexKernel.cu``), and wait for each place of a
+    value before they know the next. Where a table does not fit into the cache, each value is loaded from memory in
+    sectors of 32 bytes.
     """
     table, *places = call.shapes
     if not places or "indices" in call.settings or any(each.dtype in MASKS for each in call.tensors[1:]):
@@ -430,7 +432,13 @@ def _indexed(call: _Call) -> Parts | None:
         return None
     # Places that are spread over one another are made whole first, each by a kernel.
     way = "by value" if len(set(places)) == 1 else "by places of parts"
-    return Parts(way, (1, named, count * width / 1e6, count * width * size / 1e6, far))
+    turns = min(_VALUES_IN_TURN, math.ceil(count * width / _INDEX_BLOCK))
+    waits = (turns, turns * (len(places) - 1))
+    return Parts(way, (1, named, count * width / 1e6, count * width * size / 1e6, far, *waits))
+
+
+_VALUES_IN_TURN = 4
+"""Of a thread that looks up values."""
 
 
 def _far_megabytes(count: int, each_bytes: int, table_bytes: int) -> float:

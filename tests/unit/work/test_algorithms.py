@@ -164,6 +164,15 @@ def test_what_is_looked_up_costs_by_the_lookups_and_not_by_the_table_unless_it_i
     assert parts_of("aten::index", [_tensor(16), _tensor(16, dtype="bool")], ()) is None
 
 
+def test_a_thread_waits_for_each_place_of_up_to_four_values_that_it_looks_up() -> None:
+    def waits(count: int, names: int) -> tuple[float, ...]:
+        parts = parts_of("aten::index", [_tensor(50, 50, 3), *[_tensor(count, dtype="int64")] * names], ())
+        assert parts is not None
+        return parts.amounts[5:]
+
+    assert waits(100, 2) == (3, 3) and waits(10_000, 2) == (4, 4) and waits(1, 1) == (2, 0)
+
+
 @given(side=st.integers(8, 256), target=st.integers(8, 256), is_cubic=st.booleans())
 def test_a_smooth_picture_takes_more_of_each_part_the_smaller_it_is_made(
     side: int, target: int, is_cubic: bool
