@@ -549,19 +549,32 @@ _IN_TURN = 8
 
 def _joined(call: _Call) -> Parts | None:
     """Tensors beside one another: each leaves a piece wherever those before it do, which is copied by sixteen bytes at
-    a time if it is made of as many and lies as it is read."""
+    a time if it is made of as many and lies as it is read (``Shape.cu``).
+
+    What is strided is gone through by as many blocks for each tensor, whose threads find where an element lies by a
+    division for each dimension. Tensors of more dimensions than four are copied one by one.
+    """
     given = [each for each in call.tensors if each.shape and min(each.shape) > 0]
     dim = call.number("dim", 0)
     if len(given) < 2 or len({each.dtype for each in given}) > 1 or dim >= len(given[0].shape):
         return None
-    elements = sum(math.prod(each.shape) for each in given)
-    size = element_size(given[0].dtype) or max(1, round(call.megabytes * 1e6 / (2 * elements)))
+    size, sides = element_size(given[0].dtype), len(given[0].shape)
+    if size is None:
+        return None  # nor are the bytes known
     is_dense = all(map(is_contiguous, given))
     pieces = [math.prod(each.shape[dim:]) * size for each in given]
     is_even = is_dense and not any(piece % _LOADED_AT_ONCE for piece in pieces)
     is_across = any(each.stride and each.stride[-1] != 1 for each in given)
-    way = "dense" if is_dense else "across" if is_across else "strided"
-    return Parts("pieces of sixteen bytes" if is_even else way, (1, call.megabytes, call.megabytes / (2 * size)))
+    way = "pieces of sixteen bytes" if is_even else "dense" if is_dense else "across" if is_across else "strided"
+    elements = call.megabytes / (2 * size)
+    if way != "strided" or sides > _MOST_JOINED_SIDES:
+        return Parts(way, (1, call.megabytes, elements, 0.0, 0.0))
+    largest = max(math.prod(each.shape) for each in given) * len(given) / 1e6
+    return Parts(way, (1, call.megabytes, elements, elements * (sides - 1), largest))
+
+
+_MOST_JOINED_SIDES = 4
+"""Dimensions of tensors that one kernel joins."""
 
 
 def _encoder(call: _Call) -> Parts:

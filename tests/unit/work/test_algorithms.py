@@ -118,9 +118,20 @@ def test_tensors_are_joined_by_pieces_of_sixteen_bytes_where_they_lie_so(
 ) -> None:
     given = TensorArgument(shape, "float32", stride)
     parts = parts_of("aten::cat", [given, given], (("dim", (1,)),), bytes_moved=10**6)
-    assert parts is not None and parts.way == way and parts.amounts == (1, 1.0, 0.125)
+    assert parts is not None and parts.way == way and parts.amounts[:3] == (1, 1.0, 0.125)
     assert parts_of("aten::cat", [given, TensorArgument(shape, "float16", stride)], (("dim", (1,)),)) is None
     assert parts_of("aten::cat", [given], (("dim", (1,)),)) is None
+    assert parts_of("aten::cat", [TensorArgument(shape, None, stride)] * 2, (("dim", (1,)),)) is None
+
+
+def test_strided_tensors_of_unlike_sizes_are_joined_by_as_many_blocks_each() -> None:
+    def parts(width: int) -> Parts | None:
+        given = [TensorArgument((64, each), "float32", (512, 1)) for each in (width, 256 - width)]
+        return parts_of("aten::cat", given, (("dim", (1,)),), bytes_moved=10**6)
+
+    even, uneven = parts(128), parts(32)
+    assert even is not None and uneven is not None and even.amounts[:4] == uneven.amounts[:4]
+    assert uneven.amounts[4] == pytest.approx(even.amounts[4] * 224 / 128)
 
 
 @pytest.mark.parametrize(
