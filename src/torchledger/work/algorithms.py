@@ -722,12 +722,17 @@ def _ranks_joined(call: _Call) -> Parts:
 
 
 def _rows_loss(call: _Call) -> Parts:
-    """One block adds up all rows, with a thread for about sixteen of them."""
+    """One block adds up all rows, with a thread for about sixteen of them, which waits for a score that nobody else
+    asks for, longer where the scores do not fit into the cache. Without a sum each row has a thread of its own."""
     scores = call.shapes[1 if call.is_backward else 0]
     rows = scores[0] if len(scores) > 1 else 1
-    threads = min(max(2 ** round(math.log2(max(rows / 16, 1))), 32), 1024)
-    way = "summed" if call.number("reduction", 1) else "each"
-    return Parts(way, (1, math.ceil(rows / threads), rows / 1e3, call.megabytes if call.is_backward else 0.0))
+    filled = call.megabytes if call.is_backward else 0.0
+    if not call.number("reduction", 1):
+        return Parts("each", (1, 0.0, 0.0, rows / 1e3, filled))
+    threads = min(max(2 ** round(math.log2(max(rows // 16, 1))), 32), 1024)
+    turns = math.ceil(rows / threads)
+    far = turns if math.prod(scores) * call.item_size > _CACHED else 0
+    return Parts("summed", (1, turns, far, rows / 1e3, filled))
 
 
 def _words_gradient(call: _Call) -> Parts:

@@ -518,6 +518,8 @@ def test_a_loss_over_rows_gives_a_thread_about_sixteen_until_there_are_no_more_t
     assert parts is not None and parts.way == "summed"
     turns = parts.amounts[1]
     assert rows / 1024 <= turns <= max(24, math.ceil(rows / 1024))
+    each = parts_of("aten::nll_loss_forward", [_tensor(rows, 10), _tensor(rows)], (("reduction", (0,)),))
+    assert each is not None and each.way == "each" and each.amounts[1] == 0
 
 
 def test_a_norm_of_pictures_goes_by_its_channels_unless_they_lie_side_by_side() -> None:
@@ -555,6 +557,15 @@ def test_statistics_of_more_ranks_follow_one_another() -> None:
         parts_of("aten::batch_norm_gather_stats_with_counts", [image, _tensor(ranks, 64)], ()) for ranks in (2, 16)
     ]
     assert [each and each.amounts[1] for each in parts] == [2, 16]
+
+
+def test_scores_that_do_not_fit_into_the_cache_are_waited_for_longer() -> None:
+    near, far = (
+        parts_of("aten::nll_loss_forward", [_tensor(4096, classes), _tensor(4096)], (("reduction", (1,)),))
+        for classes in (1000, 32_000)
+    )
+    assert near is not None and far is not None and near.amounts[1] == far.amounts[1] == far.amounts[2] == 16
+    assert near.amounts[2] == 0
 
 
 def test_what_is_recorded_otherwise_has_no_parts() -> None:
