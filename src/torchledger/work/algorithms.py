@@ -658,14 +658,37 @@ def _by_known_sums(call: _Call) -> Parts | None:
 
 
 def _pooled(call: _Call) -> Parts:
-    """A thread makes one value of the result, or one of the gradient out of all windows that hold it."""
-    given, first = call.shapes[1 if call.is_backward else 0], call.tensors[0]
-    is_last = len(given) > 2 and given[-3] > 1 and (first.stride or (0, 0, 0))[-3] == 1
+    """A thread makes one value of the result, or one of the gradient out of all windows that hold it. Gradients go as
+    the pictures lie that were pooled; others are copied first (``DilatedMaxPool2d.cu``, ``AveragePool2d.cu``)."""
+    picture = call.tensors[1 if call.is_backward else 0]
+    given, is_last = picture.shape, _has_channels_last(picture)
+    copied = 0.0
+    if call.is_backward and _has_channels_last(call.tensors[0]) != is_last:
+        copied = 2 * math.prod(call.shapes[0]) * call.item_size / 1e6
     sides = _both(call.settings["kernel_size"])
     made = math.prod(call.shapes[0] if call.is_backward else _windows_of(call, sides))
     windows = made * math.prod(sides)
     way = f"channels {'last' if is_last else 'first'}, {call.precision}"
-    return Parts(way, (1, math.prod(given) / 1e6, windows / 1e6, made / 1e6, call.megabytes))
+    amounts = (1, math.prod(given) / 1e6, windows / 1e6, made / 1e6, call.megabytes, copied)
+    is_by_channels = is_last and call.name == "max_pool2d_with_indices"
+    return Parts(way, (*amounts, _turns_of_channels(call, sides) if is_by_channels else 0))
+
+
+def _turns_of_channels(call: _Call, sides: tuple[int, ...]) -> int:
+    """What a thread makes one after the other of the largest of channels that lie side by side: up to four channels of
+    up to two pixels along each side."""
+    _, channels, height, width = _windows_of(call, sides)
+    block_x = min(power_below(channels), WARP)
+    block_y = min(power_below(width), _MOST_THREADS // block_x)
+    block_z = min(power_below(height), _MOST_THREADS // block_x // block_y)
+    block_x = min(power_below(channels), _MOST_THREADS // block_y // block_z)
+    slices = math.ceil(channels / (block_x * 4))
+    pixels = min(2, math.ceil(height / block_z)) * min(2, math.ceil(width / block_y))
+    return pixels * math.ceil(channels / (block_x * slices))
+
+
+def _has_channels_last(picture: TensorArgument) -> bool:
+    return len(picture.shape) > 2 and picture.shape[-3] > 1 and (picture.stride or (0, 0, 0))[-3] == 1
 
 
 def _windows_of(call: _Call, sides: tuple[int, ...]) -> tuple[int, ...]:

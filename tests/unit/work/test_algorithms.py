@@ -227,6 +227,37 @@ def test_a_gradient_of_pooling_has_as_many_windows_as_results_times_their_sides(
     assert back == forth
 
 
+def _last(*shape: int) -> TensorArgument:
+    """A picture whose channels lie side by side."""
+    _, channels, height, width = shape
+    return TensorArgument(shape, "float32", (channels * height * width, 1, channels * width, channels))
+
+
+def test_a_gradient_of_pooling_goes_as_the_pictures_lie_and_is_copied_where_it_lies_otherwise() -> None:
+    shapes = (2, 8, 16, 16), (2, 8, 32, 32)
+    alike, unlike, first = (
+        parts_of("aten::max_pool2d_with_indices_backward", given, (("kernel_size", (2, 2)),))
+        for given in (
+            [_last(*shapes[0]), _last(*shapes[1])],
+            [_tensor(*shapes[0]), _last(*shapes[1])],
+            [_tensor(*shapes[0]), _tensor(*shapes[1])],
+        )
+    )
+    assert alike is not None and unlike is not None and first is not None
+    assert (alike.way, unlike.way, first.way) == (*2 * ("channels last, float32",), "channels first, float32")
+    assert unlike.amounts[5] == pytest.approx(2 * 2 * 8 * 256 * 4 / 1e6) and alike.amounts[5] == first.amounts[5] == 0
+
+
+def test_threads_look_for_the_largest_of_several_channels_and_pixels_where_there_are_so_many() -> None:
+    def turns(channels: int, side: int) -> float:
+        settings: Settings = (("kernel_size", (2, 2)),)
+        parts = parts_of("aten::max_pool2d_with_indices", [_last(2, channels, side, side)], settings)
+        assert parts is not None
+        return parts.amounts[6]
+
+    assert (turns(128, 64), turns(32, 64), turns(128, 8), turns(8, 8)) == (8, 2, 2, 1)
+
+
 @pytest.mark.parametrize(
     ("asked", "made"),
     [
