@@ -349,7 +349,7 @@ def _cubic_gradient(call: _Call) -> Parts:
 def _enlarged_picture(call: _Call) -> Parts:
     """Kernels give a thread to a pixel, of the smaller or larger picture, and have it go through all channels, all
     pictures, or both; gradients of what is interpolated are added up by atomics, which wait for one another the longer
-    the more a picture is enlarged."""
+    the more a picture is enlarged. What does not lie without gaps is copied first."""
     height, width = call.settings["output_size"]
     batch, channels, low, narrow = call.settings.get("input_size", call.shapes[0])
     times, wider = height * width / (low * narrow), max(1.0, min(width / narrow, _WIDEST))
@@ -359,19 +359,29 @@ def _enlarged_picture(call: _Call) -> Parts:
     if call.layout == _CHANNELS_LAST:
         # In places of their own: what pixels of other layouts take says nothing of these.
         more = made * max(1.0, min(times, _MOST_TIMES)) if call.is_backward else 0.0
-        return Parts(f"{call.layout}, {way}", (1, call.megabytes, 0.0, 0.0, 0.0, made, more))
-    if "nearest" in call.name:
-        turns = batch * times if call.is_backward else batch
-        threads = channels * low * narrow if call.is_backward else channels * height * width
-        amounts = (turns / 1e3, turns * math.ceil(threads / _THREADS) / 1e3, 0.0)
+        return Parts(f"{call.layout}, {way}", (1, call.megabytes, 0.0, 0.0, 0.0, made, more, 0.0))
+    copied = 0.0 if is_contiguous(call.tensors[0]) else 2 * math.prod(call.shapes[0]) * call.item_size / 1e6
+    if "nearest" in call.name and call.is_backward:
+        # A thread goes through all pictures, and in each through all pixels that one became.
+        amounts = (batch / 1e3, batch * times / 1e3, max(made, made / times))
+    elif "nearest" in call.name:
+        amounts = (planes * _covered(height, width) / 1e6, 0.0, 0.0)
     elif not call.is_backward:
         way = way if "linear" in call.name else "any"
         amounts = (planes / 1e3, planes * math.ceil(height * width / (_THREADS // 2)) / 1e3, 0.0)
     elif "linear" in call.name:
         way = f"{way}, {'much' if wider > _MUCH else 'little'} wider"
-    return Parts(way, (1, call.megabytes, *amounts, 0.0, 0.0))
+    return Parts(way, (1, call.megabytes, *amounts, 0.0, 0.0, copied))
 
 
+def _covered(height: int, width: int) -> int:
+    """Threads of the blocks that cover a plane, whose sides are powers of two (``UpSampleNearest2d.cu``)."""
+    across = power_below(min(width, _PLANE_BLOCK))
+    down = power_below(min(height, _PLANE_BLOCK // across))
+    return math.ceil(width / across) * across * math.ceil(height / down) * down
+
+
+_PLANE_BLOCK = 512
 _THREADS = 132 * 2048
 """That run at once on an H100 or H200."""
 

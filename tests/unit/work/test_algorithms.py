@@ -396,6 +396,21 @@ def test_a_picture_that_is_enlarged_more_has_no_less_of_any_part(
         assert all(one <= other + 1e-12 for one, other in zip(less.amounts, more.amounts, strict=True))
 
 
+def test_a_thread_of_a_nearest_gradient_goes_through_all_pictures_and_blocks_cover_planes_by_powers_of_two() -> None:
+    def parts(ending: str, batch: int, side: int) -> Parts:
+        sizes = (("output_size", (side, side)), ("input_size", (batch, 3, 16, 16)))
+        found = parts_of(f"aten::upsample_nearest2d{ending}", [_tensor(batch, 3, 16, 16)], sizes, bytes_moved=10**6)
+        assert found is not None
+        return found
+
+    assert parts("_backward", 8, 32).amounts[2:4] == (8 / 1e3, 4 * 8 / 1e3)
+    assert parts("", 1, 33).amounts[2] == pytest.approx(3 * 64 * 48 / 1e6)
+    gaps = TensorArgument((2, 3, 32, 32), "float32", (6144, 1024, 32, 1))
+    sizes = (("output_size", (32, 32)), ("input_size", (2, 3, 16, 16)))
+    copied = parts_of("aten::upsample_nearest2d_backward", [gaps], sizes)
+    assert copied is not None and copied.amounts[-1] == pytest.approx(2 * 6144 * 4 / 1e6)
+
+
 @given(count=st.integers(1, 32), size=st.integers(1, 512))
 def test_columns_of_a_matrix_follow_one_another_and_those_of_others_do_not(count: int, size: int) -> None:
     parts = parts_of("aten::linalg_cholesky_ex", [_tensor(count, size, size)], ())
