@@ -616,6 +616,8 @@ _OF_VOLUME = 5
 
 
 def _transformed(call: _Call) -> Parts:
+    """Each dimension is a kernel's, or two's if it is long. Scaling is a kernel of its own, and so is what fills the
+    half of a real transform that mirrors the other (``SpectralOps.cpp``)."""
     shape, dims = call.shapes[0], call.settings["dim"]
     lengths = [shape[dim] for dim in dims]
     if "last_dim_size" in call.settings:
@@ -627,8 +629,11 @@ def _transformed(call: _Call) -> Parts:
     inner = len(dims) < len(shape) and max(dims) < len(shape) - 1
     passes = len(lengths) + long
     longer = 0.0 if way == "powers of two" else call.megabytes * long
-    scaled = call.megabytes * (call.number("normalization", 0) != 0)  # by a kernel of its own
-    return Parts(way, (1, passes, call.megabytes * passes, longer, call.megabytes * inner, scaled))
+    is_scaled = call.number("normalization", 0) != 0
+    further = is_scaled + (1 - call.number("onesided", 1))
+    direct = sum(map(_largest_prime, lengths)) if way == "large factors" else 0
+    amounts = (passes, call.megabytes * passes, longer, call.megabytes * inner, call.megabytes * is_scaled)
+    return Parts(way, (1, *amounts, further, math.prod(shape) * direct / 1e9))
 
 
 _UNROLLED, _MOST_DIRECT = 13, 127
