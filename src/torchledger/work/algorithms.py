@@ -734,11 +734,23 @@ _LOADED_AT_ONCE = 16
 
 def _channel_sums(call: _Call) -> Parts:
     """``SyncBatchNorm``'s own sums: a block for each channel, whose threads follow one another through pixels and
-    pictures; channels that lie beside one another are gone through by all blocks."""
-    (batch, _, *sides), stride = call.shapes[0], call.tensors[0].stride
+    pictures; channels that lie beside one another are gone through by blocks that share their pixels if at least eight
+    do, and else alone (``Normalization.cuh``)."""
+    (batch, channels, *sides), stride = call.shapes[0], call.tensors[0].stride
     pixels = math.prod(sides)
     if stride is not None and stride[1] == 1:
-        return Parts("channels last", (1, call.megabytes, batch * pixels / 1e6))
+        rows = batch * pixels
+        width = min(power_below(channels), WARP)
+        height = min(power_below(math.ceil(rows / _SUMMED_IN_TURN)), _WIDTHS[-1] // width)
+        width = min(power_below(channels), _WIDTHS[-1] // height)
+        sharing = min(math.ceil(rows / (height * _SUMMED_IN_TURN)), _MOST_SHARING)
+        sharing = 1 if sharing < _FEWEST_SHARING else sharing
+        waves = waves_of(sharing * math.ceil(channels / width), width * height)
+        turns = math.ceil(rows / (height * sharing))
+        return Parts(
+            f"channels last, {call.precision}",
+            (1, turns / 1e2, call.megabytes, float(sharing > 1), waves * turns / 1e2),
+        )
     wide = next((each for each in _WIDTHS if pixels <= each), _WIDTHS[-1])
     if call.is_backward:
         high = min(power_below(batch), _WIDTHS[-1] // _WIDTHS[0])
@@ -746,8 +758,12 @@ def _channel_sums(call: _Call) -> Parts:
     else:
         high = _WIDTHS[-1] // wide
     turns = math.ceil(batch / high) * math.ceil(pixels / wide)
-    return Parts("by channels", (1, turns / 1e2, call.megabytes))
+    return Parts("by channels", (1, turns / 1e2, call.megabytes, 0.0, 0.0))
 
+
+_SUMMED_IN_TURN, _FEWEST_SHARING, _MOST_SHARING = 16, 8, 128
+"""Pixels of a thread, and blocks that share the pixels of channels beside one another: none where fewer would, and no
+more."""
 
 _WIDTHS = (32, 64, 128, 256, 512)
 """Threads that go along the pixels of a channel, of at most so many in a block (torch 2.11, ``Normalization.cuh``)."""

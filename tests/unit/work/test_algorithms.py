@@ -608,7 +608,14 @@ def test_threads_of_a_channel_go_through_all_its_pixels_in_turns(which: str, pic
 def test_sums_of_channels_go_by_blocks_unless_the_channels_lie_side_by_side() -> None:
     last = TensorArgument((8, 64, 7, 7), "float32", (3136, 1, 448, 64))
     ways = [parts_of("aten::batch_norm_stats", [each], ()) for each in (_tensor(8, 64, 7, 7), last, _tensor(32, 64))]
-    assert [each and each.way for each in ways] == ["by channels", "channels last", "channels last"]
+    assert [each and each.way for each in ways] == ["by channels", *2 * ("channels last, float32",)]
+
+
+def test_blocks_share_the_pixels_of_channels_side_by_side_if_at_least_eight_do() -> None:
+    few, many = (parts_of("aten::batch_norm_stats", [_tensor(rows, 64)], ()) for rows in (7 * 256, 7 * 256 + 1))
+    assert few is not None and many is not None
+    assert (few.amounts[1], few.amounts[3]) == (7 * 256 / 16 / 1e2, 0)
+    assert (many.amounts[1], many.amounts[3]) == (math.ceil(1793 / 128) / 1e2, 1)
 
 
 def test_statistics_of_more_ranks_follow_one_another() -> None:
