@@ -592,9 +592,16 @@ def _encoder(call: _Call) -> Parts:
 
 
 def _ragged(call: _Call) -> Parts:
+    """Attention of sequences of unlike lengths: a block for each 128 places of each head, as many for each sequence as
+    the longest has, goes through all others of its sequence; a score takes an exponential, however wide the heads."""
     longest = max(call.number("max_q"), call.number("max_k"))
-    elements = math.prod(call.shapes[0]) / 1e6
-    return Parts("lengths", (1, call.flops / 1e9, elements, longest / 1e3))
+    _, heads, width = call.shapes[0]
+    sequences = next(each.shape[0] for each in call.tensors if each.dtype == "int32" and len(each.shape) == 1) - 1
+    elements, products = math.prod(call.shapes[0]) / 1e6, call.flops / 1e9
+    blocks = sequences * heads * math.ceil(call.number("max_q") / 128)
+    return Parts(
+        "lengths", (1, products, products / width, elements, longest / 1e3, longest * width / 1e5, blocks / 1e3)
+    )
 
 
 def _distances(call: _Call) -> Parts:

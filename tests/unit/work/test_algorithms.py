@@ -365,6 +365,15 @@ def test_gradients_of_sampled_pictures_meet_where_more_places_than_pixels_ask(na
     assert parts is not None and parts.amounts[5] == pytest.approx(16 * parts.amounts[2])
 
 
+@given(sequences=st.integers(1, 40), longest=st.integers(1, 2000), heads=st.integers(1, 32))
+def test_each_head_of_each_sequence_has_as_many_blocks_as_the_longest(sequences: int, longest: int, heads: int) -> None:
+    given = [_tensor(sequences * longest, heads, 64, dtype="bfloat16")] * 3 + [_tensor(sequences + 1, dtype="int32")]
+    settings: Settings = (("max_q", (longest,)), ("max_k", (longest,)))
+    parts = parts_of("aten::_flash_attention_forward", given, settings, flops=10**9)
+    assert parts is not None and parts.amounts[1:3] == (1.0, 1 / 64)
+    assert parts.amounts[6] == pytest.approx(sequences * heads * math.ceil(longest / 128) / 1e3)
+
+
 def test_a_grid_has_two_numbers_for_each_pixel_of_each_picture() -> None:
     parts = parts_of("aten::affine_grid_generator", [_tensor(4, 2, 3)], (("size", (4, 3, 10, 20)),))
     assert parts == Parts("any", (1, 4 * 200 / 1e6, 200 / 1e6))
