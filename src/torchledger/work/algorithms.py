@@ -311,10 +311,23 @@ def _pictures_loss(call: _Call) -> Parts:
 
 
 def _enlarged(call: _Call) -> Parts:
+    """Of lines and volumes a thread makes one place, in all channels of all pictures one after the other; gradients are
+    added up by atomics, which take longer in half precision."""
     large, small = call.settings["output_size"], call.settings.get("input_size", call.shapes[0])
     rows, pixels = math.prod(small[:2]), math.prod(large)
-    way = f"{call.layout}, {call.precision}"
-    return Parts(way, (1, rows, rows * pixels / 1e6, rows * math.prod(small[2:]) / 1e6, pixels / 1e6))
+    work = (rows, rows * pixels / 1e6)
+    halves = work if call.is_backward and call.precision == "half" else (0.0, 0.0)
+    return Parts(call.layout, (1, *work, rows * math.prod(small[2:]) / 1e6, pixels / 1e6, *halves))
+
+
+def _repeated(call: _Call) -> Parts:
+    """Of nearest volumes a thread makes a place of one channel, of all pictures one after the other
+    (``UpSampleNearest3d.cu``)."""
+    large, small = call.settings["output_size"], call.settings.get("input_size", call.shapes[0])
+    batch, channels, *sides = small
+    threads = channels * math.prod(sides if call.is_backward else large) / 1e6
+    made = batch * channels * math.prod(large) / 1e6
+    return Parts(call.layout, (1, batch, threads, made, call.megabytes))
 
 
 def _smoothed(call: _Call) -> Parts:
@@ -901,7 +914,8 @@ _FAMILIES: dict[str, Callable[[_Call], Parts | None]] = {
     "col2im": _folded,
     "_ctc_loss": _aligned,
     **dict.fromkeys(("nll_loss2d_forward", "nll_loss2d"), _pictures_loss),
-    **dict.fromkeys(("upsample_linear1d", "upsample_trilinear3d", "upsample_nearest3d"), _enlarged),
+    **dict.fromkeys(("upsample_linear1d", "upsample_trilinear3d"), _enlarged),
+    "upsample_nearest3d": _repeated,
     **dict.fromkeys(("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"), _smoothed),
     "upsample_bicubic2d_backward": _cubic_gradient,
     **dict.fromkeys(("upsample_nearest2d", "upsample_bilinear2d", "upsample_bicubic2d"), _enlarged_picture),

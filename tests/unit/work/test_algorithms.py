@@ -420,6 +420,18 @@ def test_a_thread_of_a_nearest_gradient_goes_through_all_pictures_and_blocks_cov
     assert copied is not None and copied.amounts[-1] == pytest.approx(2 * 6144 * 4 / 1e6)
 
 
+def test_a_thread_makes_a_place_of_a_volume_in_all_pictures_and_if_interpolated_in_all_channels() -> None:
+    def parts(name: str, dtype: str = "float32") -> tuple[float, ...]:
+        sizes = (("output_size", (8, 8, 8)), ("input_size", (2, 3, 4, 4, 4)))
+        found = parts_of(f"aten::upsample_{name}", [_tensor(2, 3, 4, 4, 4, dtype=dtype)], sizes)
+        assert found is not None and found.way == "channels first"
+        return found.amounts
+
+    assert parts("nearest3d")[1:3] == (2, 3 * 512 / 1e6) and parts("nearest3d_backward")[1:3] == (2, 3 * 64 / 1e6)
+    assert parts("trilinear3d")[1] == 6 and parts("trilinear3d_backward")[5:] == (0, 0)
+    assert parts("trilinear3d_backward", "float16")[5] == 6
+
+
 @given(count=st.integers(1, 32), size=st.integers(1, 512))
 def test_columns_of_a_matrix_follow_one_another_and_those_of_others_do_not(count: int, size: int) -> None:
     parts = parts_of("aten::linalg_cholesky_ex", [_tensor(count, size, size)], ())
