@@ -420,12 +420,14 @@ _WITH_PLACES, _MOST_SHARED = 3, 1e4
 
 
 def _rows_put(call: _Call) -> Parts | None:
-    """Places are sorted first where what falls on one of them is added up (``work/meetings.py``)."""
+    """Places are sorted first where what falls on one of them is added up (``work/meetings.py``). Each further
+    dimension that they are given in is added to them by kernels of its own, and more of them if places are spread."""
     meeting = meeting_of(call.name, call.tensors, tuple(call.settings.items()))
     if meeting is None:
         return None
     sort = "sorted at once" if meeting.taken <= _MOST_AT_ONCE else "sorted"
-    return Parts(f"{sort}, {meeting.kind}", (1, call.megabytes, meeting.taken / 1e3, meeting.steps))
+    work = (call.megabytes, meeting.taken / 1e3, meeting.steps)
+    return Parts(f"{sort}, {meeting.kind}", (1, *work, meeting.named - 1, meeting.spread - 1))
 
 
 _MOST_AT_ONCE = 2304

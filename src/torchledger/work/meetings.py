@@ -27,12 +27,15 @@ threads, and a block waits for the longest of its four (of 165 calls: 8 leaves t
 
 @dataclass(frozen=True)
 class Meeting:
-    """``taken`` values of ``width`` elements each are added up at ``places``, in each of ``outer`` parts."""
+    """``taken`` values of ``width`` elements each are added up at ``places``, in each of ``outer`` parts. Places are
+    told by their numbers in ``named`` dimensions, which have ``spread`` dimensions themselves."""
 
     outer: int
     places: int
     taken: int
     width: int
+    named: int = 1
+    spread: int = 1
 
     @property
     def kind(self) -> str:
@@ -59,7 +62,7 @@ def meeting_of(name: str, arguments: Sequence[TensorArgument], settings: Setting
 
     >>> rows = [TensorArgument((10, 8), "float32", (8, 1)), TensorArgument((64, 8), "float32", (8, 1))]
     >>> meeting_of("aten::_index_put_impl_", rows, (("accumulate", (1,)),))
-    Meeting(outer=1, places=10, taken=64, width=8)
+    Meeting(outer=1, places=10, taken=64, width=8, named=1, spread=1)
     """
     if operator_name(name)[1] not in _ADDING or len(arguments) < 2 or setting(settings, "accumulate") != (1,):
         return None
@@ -78,7 +81,8 @@ def meeting_of(name: str, arguments: Sequence[TensorArgument], settings: Setting
     while after < min(len(into), len(added)) - before and into[-1 - after] == added[-1 - after]:
         after += 1
     places, taken = into[before : len(into) - after], added[before : len(added) - after]
-    return Meeting(math.prod(into[:before]), math.prod(places), math.prod(taken), math.prod(into[len(into) - after :]))
+    outer, width = math.prod(into[:before]), math.prod(into[len(into) - after :])
+    return Meeting(outer, math.prod(places), math.prod(taken), width, max(1, len(places)), max(1, len(taken)))
 
 
 def _along(given: Sequence[int], into: tuple[int, ...], added: tuple[int, ...]) -> Meeting:
@@ -87,4 +91,5 @@ def _along(given: Sequence[int], into: tuple[int, ...], added: tuple[int, ...]) 
     follow = len(given) == max(given) - min(given) + 1
     outer = math.prod(into[: min(given)]) if follow else 1
     width = math.prod(into) // places // outer
-    return Meeting(outer, places, max(1, math.prod(added) // (outer * width)), width)
+    spread = max(1, len(added) - (len(into) - len(given)))
+    return Meeting(outer, places, max(1, math.prod(added) // (outer * width)), width, len(given), spread)

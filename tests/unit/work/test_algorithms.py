@@ -165,6 +165,16 @@ def test_values_that_fall_on_one_place_follow_one_another() -> None:
     assert parts_of("aten::index_put", [_tensor(10, 40)], accumulates) is None
 
 
+def test_places_told_in_several_dimensions_or_spread_are_put_together_first() -> None:
+    def further(into: tuple[int, ...], values: tuple[int, ...]) -> tuple[float, ...]:
+        parts = parts_of("aten::_index_put_impl_", [_tensor(*into), _tensor(*values)], (("accumulate", (1,)),))
+        assert parts is not None
+        return parts.amounts[4:]
+
+    assert further((10, 40), (50, 40)) == (0, 0) and further((4, 10, 40), (50, 40)) == (1, 0)
+    assert further((8, 9, 9, 3), (8, 4, 5, 3)) == (1, 1)
+
+
 def test_what_is_looked_up_costs_by_the_lookups_and_not_by_the_table_unless_it_is_large() -> None:
     places = _tensor(1000, dtype="int32")
     small, large = (parts_of("aten::index", [_tensor(size), places], ()) for size in (16, 2**25))

@@ -19,10 +19,11 @@ def tensor(*shape: int) -> TensorArgument:
     ("into", "values", "meeting"),
     [
         ((10, 64), (512, 64), Meeting(1, 10, 512, 64)),
-        ((4, 16, 8), (100, 8), Meeting(1, 64, 100, 8)),
+        ((4, 16, 8), (100, 8), Meeting(1, 64, 100, 8, named=2)),
         ((7, 64, 3), (7, 64, 9), Meeting(448, 3, 9, 1)),
         ((5, 12, 32), (5, 40, 32), Meeting(5, 12, 40, 32)),
         ((1000,), (50,), Meeting(1, 1000, 50, 1)),
+        ((5, 9, 9, 3), (5, 4, 6, 3), Meeting(5, 81, 24, 3, named=2, spread=2)),
         ((20, 6), (20, 6), Meeting(1, 20, 20, 6)),
     ],
 )
@@ -37,8 +38,8 @@ def test_dimensions_that_are_told_are_believed() -> None:
         return meeting_of(NAME, (tensor(*into), tensor(*values)), (*ADDED, ("indices", dims)))
 
     assert along((1,), (20, 6), (20, 6)) == Meeting(20, 6, 6, 1)
-    assert along((1, 2), (5, 4, 3, 8), (5, 30, 8)) == Meeting(5, 12, 30, 8)
-    assert along((0, 2), (5, 4, 3, 8), (30, 4, 8)) == Meeting(1, 15, 30, 32)
+    assert along((1, 2), (5, 4, 3, 8), (5, 30, 8)) == Meeting(5, 12, 30, 8, named=2)
+    assert along((0, 2), (5, 4, 3, 8), (30, 4, 8)) == Meeting(1, 15, 30, 32, named=2)
 
 
 def test_the_tensors_that_name_places_are_passed_over() -> None:
