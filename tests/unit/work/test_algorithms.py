@@ -88,7 +88,9 @@ def test_rows_that_are_added_up_wait_for_one_another_where_many_have_few_places(
 def test_rows_are_taken_as_wholes_if_they_are_made_of_sixteen_bytes() -> None:
     dim = (("dim", (0,)),)
     parts = parts_of("aten::index_select", [_tensor(100, 4), _tensor(5000, dtype="int64")], dim)
-    assert parts is not None and parts.way == "by row, float32" and parts.amounts[1] == pytest.approx(5.0)
+    assert parts is not None and parts.way == "by row" and parts.amounts[1:3] == (pytest.approx(5.0), 0)
+    wide = parts_of("aten::index_select", [_tensor(100, 1024), _tensor(5000, dtype="int64")], dim)
+    assert wide is not None and wide.amounts[2] == pytest.approx(5000 * (4096 - 1536) / 1e6)
     places = TensorArgument((5000, 4), "int64", (1, 0))
     assert parts_of("aten::gather", [_tensor(100, 4), places], dim) == parts
     one_by_one = parts_of("aten::gather", [_tensor(100, 4), _tensor(5000, 4, dtype="int64")], dim)
