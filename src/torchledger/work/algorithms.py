@@ -61,6 +61,11 @@ class _Call:
         return 0.0 if self.is_in_place else 2 * math.prod(self.shapes[0]) * self.item_size / 1e6
 
     @property
+    def copy(self) -> tuple[float, float]:
+        """The kernel of such a copy, and its megabytes."""
+        return float(not self.is_in_place), self.copied
+
+    @property
     def precision(self) -> str:
         return "float32" if self.tensors[0].dtype == "float32" else "half"
 
@@ -412,7 +417,7 @@ def _rows_added(call: _Call) -> Parts | None:
     width = math.prod(others)
     shared, moved = rows / max(places, 1), rows * width
     amounts = (rows / 1e3, moved / 1e6, moved * min(shared, _MOST_SHARED) / 1e9, shared * width / 1e3)
-    return Parts(call.precision, (1, max(0.0, call.megabytes - call.copied), *amounts, call.copied))
+    return Parts(call.precision, (1, max(0.0, call.megabytes - call.copied), *amounts, *call.copy))
 
 
 _WITH_PLACES, _MOST_SHARED = 3, 1e4
@@ -571,7 +576,7 @@ def _by_element(call: _Call) -> Parts:
     work = (1, min(_IN_TURN, math.ceil(places / _INDEX_BLOCK)), places / 1e6)
     if call.name == "gather":
         return Parts("by element", (*work, call.megabytes))
-    return Parts("by element", (*work, max(0.0, call.megabytes - call.copied), call.copied))
+    return Parts("by element", (*work, max(0.0, call.megabytes - call.copied), *call.copy))
 
 
 _IN_TURN = 8
