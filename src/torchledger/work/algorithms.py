@@ -308,11 +308,22 @@ _MOST_THREADS, _MOST_SMALL = 1024, 450
 
 
 def _pictures_loss(call: _Call) -> Parts:
+    """Each picture has a block, or one for each 131,072 pixels, whose threads wait for one pixel after the other; then
+    blocks add to one sum by atomics, which in half precision try again until nobody was in between
+    (``NLLLoss2d.cu``)."""
     scores = call.shapes[1 if call.is_backward else 0]
     batch, classes, *sides = scores
     pixels, elements = math.prod(sides), math.prod(scores)
-    way = "summed" if call.number("reduction", 1) else "each"
-    return Parts(way, (1, batch, pixels / 1e3, elements / 1e6, elements / classes / 1e6, call.megabytes))
+    blocks = max(1, math.ceil(pixels / _MOST_THREADS) // _TURNS_OF_A_BLOCK)
+    if not call.number("reduction", 1):
+        return Parts("each", (1, 0.0, 0.0, 0.0, elements / 1e6, elements / classes / 1e6, call.megabytes))
+    retried = batch * blocks if call.precision == "half" and not call.is_backward else 0
+    work = (pixels / blocks / 1e3, elements / 1e6, elements / classes / 1e6, call.megabytes)
+    return Parts("summed", (1, batch * blocks, retried, *work))
+
+
+_TURNS_OF_A_BLOCK = 128
+"""Pixels of a thread from which on a picture has a further block (``blocks_per_sample``)."""
 
 
 def _enlarged(call: _Call) -> Parts:

@@ -659,6 +659,18 @@ def test_statistics_of_more_ranks_follow_one_another() -> None:
     assert [each and each.amounts[1] for each in parts] == [2, 16]
 
 
+def test_a_picture_has_a_block_for_each_131072_pixels_and_atomics_are_retried_in_half_precision() -> None:
+    def parts(dtype: str, side: int, reduction: int = 1) -> Parts:
+        given = [_tensor(3, 5, side, 1024, dtype=dtype), _tensor(3, side, 1024, dtype="int64")]
+        found = parts_of("aten::nll_loss2d_forward", given, (("reduction", (reduction,)),), bytes_moved=10**6)
+        assert found is not None
+        return found
+
+    assert parts("float32", 64).amounts[1:4] == (3, 0, pytest.approx(64 * 1024 / 1e3))
+    assert parts("bfloat16", 256).amounts[1:4] == (6, 6, pytest.approx(128 * 1024 / 1e3))
+    assert parts("bfloat16", 256, 0).way == "each" and parts("bfloat16", 256, 0).amounts[1:4] == (0, 0, 0)
+
+
 def test_scores_that_do_not_fit_into_the_cache_are_waited_for_longer() -> None:
     near, far = (
         parts_of("aten::nll_loss_forward", [_tensor(4096, classes), _tensor(4096)], (("reduction", (1,)),))
