@@ -367,12 +367,15 @@ _CUBIC_REACH = 2
 
 def _cubic_gradient(call: _Call) -> Parts:
     """A thread for each pixel of the larger picture goes through all planes of all pictures, and adds to sixteen places
-    by atomics: in half precision these try again until nobody was in between."""
-    made, given = math.prod(call.settings["output_size"]), call.settings["input_size"]
-    turns = math.prod(given[:2]) * math.ceil(made / _THREADS)
-    larger = max(1.0, made / math.prod(given[2:]))
+    by atomics, where those of a warp meet that one pixel became along a row: in half precision all that one became try
+    again until nobody was in between."""
+    (height, width), given = call.settings["output_size"], call.settings["input_size"]
+    planes, wider = math.prod(given[:2]), max(1.0, min(width / given[3], _WIDEST))
+    turns, added = planes * math.ceil(height * width / _THREADS), planes * height * width / 1e6
+    larger = max(1.0, min(height * width / math.prod(given[2:]), _MOST_TIMES))
+    meeting = larger if call.precision == "half" else wider
     way = f"{call.layout}, {call.precision}"
-    return Parts(way, (1, turns / 1e3, turns * larger / 1e3, turns * made * larger / 1e9, call.megabytes))
+    return Parts(way, (1, turns / 1e3, turns * meeting / 1e3, added, added * meeting, call.megabytes))
 
 
 def _enlarged_picture(call: _Call) -> Parts:

@@ -212,14 +212,17 @@ def test_a_smooth_picture_takes_more_of_each_part_the_smaller_it_is_made(
 
 
 def test_gradients_of_cubic_pictures_follow_their_planes_and_meet_where_they_were_enlarged() -> None:
-    def back(planes: int, side: int) -> Parts:
+    def back(planes: int, side: int, dtype: str = "float32") -> Parts:
         sizes = (("output_size", (64, 64)), ("input_size", (1, planes, side, side)))
-        parts = parts_of("aten::upsample_bicubic2d_backward", [_tensor(1, planes, 64, 64)], sizes, bytes_moved=10**6)
+        picture = _tensor(1, planes, 64, 64, dtype=dtype)
+        parts = parts_of("aten::upsample_bicubic2d_backward", [picture], sizes, bytes_moved=10**6)
         assert parts is not None
         return parts
 
     assert back(8, 64).amounts[1] == pytest.approx(2 * back(4, 64).amounts[1])
     assert back(8, 128).amounts[2] == back(8, 64).amounts[2] < back(8, 16).amounts[2]
+    assert back(8, 16).amounts[4] == 4 * back(8, 16).amounts[3]
+    assert back(8, 16, "float16").amounts[4] == 16 * back(8, 16).amounts[3] == back(8, 4, "float16").amounts[4]
 
 
 @pytest.mark.parametrize(("is_trained", "way"), [(0, "known sums, half"), (1, None)])
