@@ -388,11 +388,13 @@ def _enlarged_picture(call: _Call) -> Parts:
     planes, made = batch * channels, batch * channels * height * width / 1e6
     way = call.precision
     amounts: tuple[float, ...] = (made, made * wider, made * wider**2)
-    if call.layout == _CHANNELS_LAST:
+    is_few = not call.is_backward and channels < (_FEWEST_NEAREST if "nearest" in call.name else _FEWEST_LINEAR)
+    if call.layout == _CHANNELS_LAST and not is_few:
         # In places of their own: what pixels of other layouts take says nothing of these.
         more = made * max(1.0, min(times, _MOST_TIMES)) if call.is_backward else 0.0
         return Parts(f"{call.layout}, {way}", (1, call.megabytes, 0.0, 0.0, 0.0, made, more, 0.0))
-    copied = 0.0 if is_contiguous(call.tensors[0]) else 2 * math.prod(call.shapes[0]) * call.item_size / 1e6
+    is_copied = ("nearest" in call.name or call.is_backward) and not is_contiguous(call.tensors[0])
+    copied = 2 * math.prod(call.shapes[0]) * call.item_size / 1e6 if is_copied else 0.0
     if "nearest" in call.name and call.is_backward:
         # A thread goes through all pictures, and in each through all pixels that one became.
         amounts = (batch / 1e3, batch * times / 1e3, max(made, made / times))
@@ -404,6 +406,11 @@ def _enlarged_picture(call: _Call) -> Parts:
     elif "linear" in call.name:
         way = f"{way}, {'much' if wider > _MUCH else 'little'} wider"
     return Parts(way, (1, call.megabytes, *amounts, 0.0, 0.0, copied))
+
+
+_FEWEST_NEAREST, _FEWEST_LINEAR = 4, 16
+"""Channels from which on pictures whose channels lie side by side are enlarged by kernels of their own
+(``UpSampleNearest2d.cu``, ``UpSampleBilinear2d.cu``)."""
 
 
 def _covered(height: int, width: int) -> int:

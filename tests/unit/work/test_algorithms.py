@@ -435,6 +435,13 @@ def test_a_thread_of_a_nearest_gradient_goes_through_all_pictures_and_blocks_cov
     assert copied is not None and copied.amounts[-1] == pytest.approx(2 * 6144 * 4 / 1e6)
 
 
+@pytest.mark.parametrize(("mode", "fewest"), [("nearest", 4), ("bilinear", 16)])
+def test_pictures_of_few_channels_are_enlarged_as_if_these_lay_apart(mode: str, fewest: int) -> None:
+    sizes = (("output_size", (8, 8)),)
+    few, more = (parts_of(f"aten::upsample_{mode}2d", [_last(2, count, 4, 4)], sizes) for count in (fewest - 1, fewest))
+    assert few is not None and more is not None and (few.way, more.way) == ("float32", "channels last, float32")
+
+
 def test_a_thread_makes_a_place_of_a_volume_in_all_pictures_and_if_interpolated_in_all_channels() -> None:
     def parts(name: str, dtype: str = "float32") -> tuple[float, ...]:
         sizes = (("output_size", (8, 8, 8)), ("input_size", (2, 3, 4, 4, 4)))
