@@ -17,7 +17,8 @@ from scipy.optimize import nnls
 
 from torchledger.fitting.call_costs import tensors_of
 from torchledger.fitting.learning import COVERAGE
-from torchledger.work.algorithms import Parts, costs_of, parts_of
+from torchledger.work.algorithm_calls import Parts
+from torchledger.work.algorithms import costs_of, parts_of
 from torchledger.work.settings import settings_from
 
 Array = NDArray[np.float64]

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 
 from torchledger.memory.convolution_workspaces import PRECISIONS, ConvolutionPass, Pass, workspace_bytes
 from torchledger.nouns import Buffer, Launch, LiveStorage, StepCall, TensorArgument
-from torchledger.work.algorithms import sums_of_words
 from torchledger.work.categories import operation_of
 from torchledger.work.convolution_shapes import convolution_shape
 from torchledger.work.element_sizes import element_size
 from torchledger.work.launch_tensors import tensors_of
 from torchledger.work.library_launches import library_launch
+from torchledger.work.place_algorithms import sums_of_words
 from torchledger.work.settings import setting
 from torchledger.work.tensor_layouts import is_contiguous
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from torchledger.fitting.algorithm_costs import algorithm_cost, fit_algorithms, parts_of_row
-from torchledger.work.algorithms import Parts
+from torchledger.work.algorithm_calls import Parts
 
 
 def _rows(count: int, *, noise: float = 0.0) -> list[dict[str, Any]]:

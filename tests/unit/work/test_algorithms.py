@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchledger.nouns import TensorArgument
-from torchledger.work.algorithms import Parts, costs_of, parts_of
+from torchledger.work.algorithm_calls import Parts
+from torchledger.work.algorithms import costs_of, parts_of
 from torchledger.work.settings import Settings
 
 
