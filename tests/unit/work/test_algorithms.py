@@ -704,6 +704,16 @@ def test_scores_that_do_not_fit_into_the_cache_are_waited_for_longer() -> None:
     assert near.amounts[2] == 0
 
 
+def test_few_channels_leave_the_tiles_of_an_upward_volume_half_empty() -> None:
+    def tiled(channels: int) -> float:
+        given = [_tensor(1, channels, 4, 4, 4), _tensor(channels, 64, 2, 2, 2)]
+        parts = parts_of("aten::convolution", given, (("transposed", (1,)),), flops=10**9)
+        assert parts is not None
+        return parts.amounts[4]
+
+    assert (tiled(8), tiled(64), tiled(128)) == (8, 1, 1) and tiled(65) == pytest.approx(128 / 65)
+
+
 def test_what_is_recorded_otherwise_has_no_parts() -> None:
     assert parts_of("aten::mm", [_tensor(4, 4)], ()) is None
     assert parts_of("aten::_cudnn_rnn", [_tensor(4, 4)], _recurrent()) is None
