@@ -43,10 +43,13 @@ def unfolded(call: Call) -> Parts:
 
 
 def folded(call: Call) -> Parts:
-    shape, side = call.shapes[0], math.prod(call.settings["kernel_size"])
+    """A thread adds up all windows that hold its pixel, one after the other: of those along a side as many as strides
+    lie in a window."""
+    shape, sides = call.shapes[0], call.settings["kernel_size"]
     batch, rows = shape[:2] if len(shape) > 2 else (1, shape[0])
-    written = batch * (rows // side) * math.prod(call.settings["output_size"])
-    return Parts("all pictures", (1, batch, math.prod(shape) / 1e6, written * side / 1e6, side))
+    windows = math.prod(math.ceil(side / stride) for side, stride in zip(sides, call.settings["stride"], strict=True))
+    written = batch * (rows // math.prod(sides)) * math.prod(call.settings["output_size"])
+    return Parts("all pictures", (1, windows, math.prod(shape) / 1e6, written * windows / 1e6, written / 1e6))
 
 
 def enlarged(call: Call) -> Parts:

@@ -587,6 +587,15 @@ def test_pictures_are_unfolded_one_by_one_and_to_as_many_places_as_torch_makes()
     assert parts.amounts[1] == 6 and parts.amounts[2] == pytest.approx(6 * 4 * 9 * 5 * 6 / 1e6)
 
 
+@pytest.mark.parametrize(("stride", "windows"), [(1, 49), (2, 16), (7, 1)])
+def test_a_pixel_is_folded_out_of_as_many_windows_as_hold_it(stride: int, windows: int) -> None:
+    options = (("kernel_size", 7), ("stride", stride))
+    settings: Settings = (("output_size", (20, 30)), *((name, (value, value)) for name, value in options))
+    parts = parts_of("aten::col2im", [_tensor(2, 3 * 49, 50)], settings)
+    assert parts is not None and parts.amounts[1] == windows
+    assert parts.amounts[3] == pytest.approx(2 * 3 * 600 * windows / 1e6)
+
+
 def test_transforms_of_lengths_with_large_primes_go_another_way() -> None:
     ways = [parts_of("aten::_fft_c2c", [_tensor(4, size)], (("dim", (1,)),)) for size in (4096, 3000, 17 * 64, 1009)]
     named = ["powers of two", "small factors", "large factors", "by a longer one"]
