@@ -112,7 +112,7 @@ def transformed(call: Call) -> Parts:
     is_scaled = call.number("normalization", 0) != 0
     further = is_scaled + (1 - call.number("onesided", 1))
     direct = sum(map(_largest_prime, lengths)) if way == "large factors" else 0
-    amounts = (passes, call.megabytes * passes, longer, call.megabytes * inner, call.megabytes * is_scaled)
+    amounts = (passes, call.megabytes * (passes + is_scaled), longer, call.megabytes * inner)
     return Parts(way, (1, *amounts, further, math.prod(shape) * direct / 1e9))
 
 
