@@ -234,15 +234,27 @@ def transforms(pick: random.Random, place: str) -> list[Drawn]:
 
 def products(pick: random.Random, place: str) -> list[Drawn]:
     """Products of float32 matrices, rounded for the tensor cores, in the layouts of a forward and its gradients."""
-    import torch
-
-    torch.backends.cuda.matmul.allow_tf32 = True
     step = pick.choice((1, 4, 8, 8, 64, 64, 64))
     while True:
         m, k, n = (max(1, round(2 ** pick.uniform(4, most) / step)) * step for most in (14.5, 13.5, 14.0))
         batch = round(2 ** pick.uniform(1, 8)) if pick.random() < 0.3 else 1
         if 1e6 < 2 * batch * m * k * n < 3e11 and batch * (m * k + k * n + m * n) < 2**27:
-            break
+            return [_product(pick, place, batch, m, k, n)]
+
+
+def thin(pick: random.Random, place: str) -> list[Drawn]:
+    """Such products with few rows and columns over long sums, most of them many at once: what slots, anchors and
+    kernels of linear attention sum up."""
+    m, n = (pick.choice((4, 8, 16, 24, 32, 48, 64, 64, 96, 128)) for _ in range(2))
+    batch = round(2 ** pick.uniform(1, 8)) if pick.random() < 0.75 else 1
+    k = round(2 ** pick.uniform(10, min(18, math.log2(2**27 / (batch * (m + n))))))
+    return [_product(pick, place, batch, m, k - k % pick.choice((1, 8, 8)), n)]
+
+
+def _product(pick: random.Random, place: str, batch: int, m: int, k: int, n: int) -> Drawn:
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = True
 
     def factor(rows: int, columns: int, *, across: bool) -> Any:
         lead = (batch,) if batch > 1 else ()
@@ -253,17 +265,17 @@ def products(pick: random.Random, place: str) -> list[Drawn]:
     left_across, right_across = pick.choice(((False, True), (False, False), (True, False), (True, True)))
     left, right = factor(m, k, across=left_across), factor(k, n, across=right_across)
     if batch > 1:
-        return [("bmm.default", (left, right))]
+        return "bmm.default", (left, right)
     if pick.random() < 0.25:
-        return [("addmm.default", (torch.randn(n, device=place), left, right))]
-    return [("mm.default", (left, right))]
+        return "addmm.default", (torch.randn(n, device=place), left, right)
+    return "mm.default", (left, right)
 
 
 _MAKERS: tuple[Callable[[random.Random, str], list[Drawn]], ...] = (
     bags, bags, bags, indexing, indexing, sorting, sorting, scans, counting, pictures, pictures, transforms,
 )  # fmt: skip
 
-_BY_NAME = {maker.__name__: maker for maker in (*_MAKERS, products, adaptive)}
+_BY_NAME = {maker.__name__: maker for maker in (*_MAKERS, products, thin, adaptive)}
 
 
 def described(drawn: Drawn, made: Any) -> dict[str, Any]:
@@ -369,7 +381,10 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=4000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--kinds", nargs="*", choices=sorted(_BY_NAME), help="of calls to draw; all but `products` and `adaptive`"
+        "--kinds",
+        nargs="*",
+        choices=sorted(_BY_NAME),
+        help="of calls to draw; all but `products`, `thin` and `adaptive`",
     )
     parser.add_argument("--device", default="NVIDIA H200")
     options = parser.parse_args()

@@ -12,8 +12,8 @@ that a device refuses are left out and named. ``--along`` draws calls that work 
 ``eager_calls_libraries.py``, ``--sharded`` those of ``eager_calls_sharded.py``, ``--seldom`` those of
 ``eager_calls_seldom.py``, ``--various`` those of ``eager_calls_various.py``, ``--solvers`` those of
 ``eager_calls_solvers.py``, ``--decoding`` those of ``eager_calls_decoding.py``, ``--models`` those of
-``eager_calls_models.py`` and ``--meeting`` those of ``eager_calls_meeting.py``; ``--seconds`` bounds the script's own
-time, after which a recorder still ends its ledger.
+``eager_calls_models.py``, ``--uneven`` those of ``eager_calls_uneven.py`` and ``--meeting`` those of
+``eager_calls_meeting.py``; ``--seconds`` bounds the script's own time, after which a recorder still ends its ledger.
 ``--judge`` says for each operator what was measured and what its price is, and how many intervals hold; ``--data`` adds
 the calls with their times for a fit to learn from.
 """
@@ -115,6 +115,7 @@ _DRAWINGS = {
     "--seldom": "DrawnSeldom",
     "--meeting": "DrawnMeeting",
     "--models": "DrawnModels",
+    "--uneven": "DrawnUneven",
     "--various": "DrawnVarious",
     "--solvers": "DrawnSolvers",
     "--decoding": "DrawnDecoding",

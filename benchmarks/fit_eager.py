@@ -70,7 +70,7 @@ def measured(name: str) -> list[dict[str, Any]]:
 
 MEASURED = (
     *("calls", "eager", "common", "libraries", "recurrent", "sharded", "seldom", "solvers", "decoding", "meeting"),
-    "model_calls",
+    *("model_calls", "uneven"),
 )
 """The files of calls that costs are learned of."""
 

@@ -49,6 +49,7 @@ NO_BENCHMARKS = {
     "eager_calls_rare": "is imported by others",
     "eager_calls_meeting": "is imported by others",
     "eager_calls_models": "is imported by others",
+    "eager_calls_uneven": "is imported by others",
     "eager_calls_seldom": "is imported by others",
     "eager_calls_various": "is imported by others",
     "eager_calls_solvers": "is imported by others",
