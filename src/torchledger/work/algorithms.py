@@ -50,6 +50,7 @@ from torchledger.work.place_algorithms import (
     rows_put,
     rows_taken,
     words_gradient,
+    words_looked_up,
 )
 from torchledger.work.settings import Settings
 from torchledger.work.solver_algorithms import distances, factored, of_sparse, solved, transformed
@@ -57,14 +58,17 @@ from torchledger.work.solver_algorithms import distances, factored, of_sparse, s
 
 def costs_of(name: str) -> str:
     """The operator whose costs a call has: one that writes in place those of the one that copies first, which has the
-    copy as a part of its own.
+    copy as a part of its own, and one that calls another those of that one.
 
-    >>> costs_of("aten::index_add_"), costs_of("aten::index_put_")
-    ('aten::index_add', 'aten::index_put_')
+    >>> costs_of("aten::index_add_"), costs_of("aten::index_put_"), costs_of("aten::embedding")
+    ('aten::index_add', 'aten::index_put_', 'aten::index_select')
     """
+    if name in _CALLS:
+        return _CALLS[name]
     return name.removesuffix("_") if operator_name(name)[1] in _COPIES_FIRST else name
 
 
+_CALLS = {"aten::embedding": "aten::index_select"}
 _COPIES_FIRST = frozenset({"index_add", "scatter_add", "scatter_reduce", "scatter"})
 
 
@@ -135,6 +139,7 @@ _FAMILIES: dict[str, Callable[[Call], Parts | None]] = {
     "_weight_norm_interface": by_norm,
     **dict.fromkeys(("_softmax", "_log_softmax"), normalized),
     **dict.fromkeys(("index_select", "gather"), rows_taken),
+    "embedding": words_looked_up,
     "scatter": by_element,
     "_transformer_encoder_layer_fwd": encoder,
     **dict.fromkeys(("_flash_attention_forward", "_flash_attention"), ragged),

@@ -363,6 +363,16 @@ def test_gradients_of_bags_that_sort_nothing_are_known_apart(settings: dict[str,
     assert parts is not None and parts.way == way
 
 
+def test_narrow_rows_that_many_words_look_up_take_a_block_each_as_if_they_were_selected() -> None:
+    words = [_tensor(1_000_000, 16), TensorArgument((64, 1024), "int64", (1024, 1))]
+    looked_up = parts_of("aten::embedding", words, ())
+    selected = parts_of("aten::index_select", [words[0], TensorArgument((65536,), "int64", (1,))], (("dim", (0,)),))
+    assert looked_up is not None and looked_up == selected
+    few = [words[0], TensorArgument((64, 8), "int64", (8, 1))]
+    assert parts_of("aten::embedding", few, ()) is None
+    assert parts_of("aten::embedding", [_tensor(1000, 4096), words[1]], ()) is None
+
+
 def test_bags_of_more_words_have_longer_turns() -> None:
     def parts(words: int) -> Parts | None:
         tensors = [_tensor(1000, 64), *(TensorArgument((each,), "int64", None) for each in (words, 32_768))]
