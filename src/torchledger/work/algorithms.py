@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from torchledger.nouns import TensorArgument
 from torchledger.work.algorithm_calls import Call, Parts
 from torchledger.work.categories import operator_name
-from torchledger.work.layer_algorithms import aligned, encoder, pictures_loss, ragged, recurrent, rows_loss
+from torchledger.work.layer_algorithms import aligned, encoder, pictures_loss, ragged, recurrent, rows_loss, scanned
 from torchledger.work.norm_algorithms import (
     by_known_sums,
     by_norm,
@@ -155,5 +155,6 @@ _FAMILIES: dict[str, Callable[[Call], Parts | None]] = {
     "batch_norm_gather_stats_with_counts": ranks_joined,
     **dict.fromkeys(("nll_loss_forward", "nll_loss"), rows_loss),
     "embedding_dense_backward": words_gradient,
+    **dict.fromkeys(("cumsum", "cumprod"), scanned),
     **dict.fromkeys(("_fft_c2c", "_fft_r2c", "_fft_c2r"), transformed),
 }

@@ -1,11 +1,12 @@
-"""What layers over sequences do one after the other, and losses of alignments, rows and pictures (torch 2.11:
-``RNN.cpp``, ``LossCTC.cu``, ``Loss.cu``, ``NLLLoss2d.cu``)."""
+"""What layers over sequences do one after the other, and losses of alignments, rows and pictures, and running sums
+(torch 2.11: ``RNN.cpp``, ``LossCTC.cu``, ``Loss.cu``, ``NLLLoss2d.cu``, ``ScanUtils.cuh``)."""
 
 from __future__ import annotations
 
 import math
 
 from torchledger.work.algorithm_calls import CACHED, MOST_THREADS, TILES_AT_ONCE, Call, Parts
+from torchledger.work.walks import waves_of
 
 
 def recurrent(call: Call) -> Parts:
@@ -121,3 +122,34 @@ def rows_loss(call: Call) -> Parts:
     turns = math.ceil(rows / threads)
     far = turns if math.prod(scores) * call.item_size > CACHED else 0
     return Parts("summed", (1, turns, far, rows / 1e3, filled))
+
+
+def scanned(call: Call) -> Parts | None:
+    """Running sums and products. Along rows a block's 512 threads share as many rows as leave each at least sixteen;
+    where there are more than 512 rows for each of their elements, what says how many wraps round, and each row has all
+    of them. Down columns a thread goes through one."""
+    shape = call.shapes[0]
+    if len(shape) < _ROWS_OF_ROWS:
+        return None
+    dim = call.number("dim") % len(shape)
+    length, count = shape[dim], math.prod(shape)
+    if dim < len(shape) - 1:
+        inner = math.prod(shape[dim + 1 :])
+        blocks = count // length // inner * math.ceil(inner / _SCANNING)
+        rounds = waves_of(blocks, min(_SCANNING, inner))
+        return Parts("down columns", (1, rounds * length / 1e3, call.megabytes))
+    rows = count // length
+    along, apart = ((max(1, each) - 1).bit_length() for each in (length, rows))
+    wide = _LOG_SCANNING + along - apart
+    log_threads = _LOG_SCANNING if wide < 0 else min(max(_LEAST_LOG_SCANNING, wide // 2), _LOG_SCANNING)
+    blocks = math.ceil(rows / (_SCANNING >> log_threads))
+    turns = math.ceil(length / (2 << log_threads))
+    if wide < 0:
+        return Parts("a block for each row", (1, blocks * turns / 1e3, call.megabytes))
+    return Parts("rows of a block", (1, waves_of(blocks, _SCANNING) * turns / 1e1, call.megabytes))
+
+
+_ROWS_OF_ROWS = 2
+_LOG_SCANNING, _LEAST_LOG_SCANNING = 9, 4
+_SCANNING = 1 << _LOG_SCANNING
+"""Threads of a block, and the fewest that go through a row together (``_get_log_num_threads_x_inner_scan``)."""

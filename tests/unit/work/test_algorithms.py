@@ -373,6 +373,31 @@ def test_narrow_rows_that_many_words_look_up_take_a_block_each_as_if_they_were_s
     assert parts_of("aten::embedding", [_tensor(1000, 4096), words[1]], ()) is None
 
 
+@pytest.mark.parametrize(
+    ("rows", "length", "way"),
+    [
+        (8057, 8, "a block for each row"),
+        (12_403, 32, "rows of a block"),
+        (44_088, 96, "rows of a block"),
+        (215_141, 96, "a block for each row"),
+        (131_072, 512, "rows of a block"),
+    ],
+)
+def test_rows_that_are_many_for_their_length_are_summed_up_by_a_block_each(rows: int, length: int, way: str) -> None:
+    parts = parts_of("aten::cumsum", [_tensor(rows, length)], (("dim", (-1,)),))
+    assert parts is not None and parts.way == way
+
+
+def test_running_sums_down_columns_take_the_longer_the_taller_they_are() -> None:
+    def steps(rows: int) -> float:
+        parts = parts_of("aten::cumprod", [_tensor(rows, 64)], (("dim", (0,)),))
+        assert parts is not None and parts.way == "down columns"
+        return parts.amounts[1]
+
+    assert steps(2000) == 2 * steps(1000)
+    assert parts_of("aten::cumsum", [_tensor(1000)], (("dim", (0,)),)) is None
+
+
 def test_bags_of_more_words_have_longer_turns() -> None:
     def parts(words: int) -> Parts | None:
         tensors = [_tensor(1000, 64), *(TensorArgument((each,), "int64", None) for each in (words, 32_768))]
