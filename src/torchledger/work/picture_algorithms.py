@@ -12,11 +12,15 @@ from torchledger.work.walks import WARP, power_below
 
 
 def grid_sampled(call: Call) -> Parts:
-    """A thread goes through all channels of its place; gradients are added to pictures by atomics."""
+    """A thread goes through all channels of its place; gradients are added to pictures by atomics. What neighbours read
+    lies in sectors of its own where channels lie side by side, and mostly where places are points in no order."""
     is_given_first = call.is_backward and not call.name.startswith("cudnn")
     image, grid = call.shapes[1:3] if is_given_first else call.shapes[:2]
     channels, places = image[1], math.prod(grid[:-1])
-    way, values = f"interpolation {call.number('interpolation_mode', 0)}", channels * places / 1e6
+    stride = call.tensors[int(is_given_first)].stride
+    is_last = stride is not None and stride[1] == 1 and channels > 1 and math.prod(image[2:]) > 1
+    way = f"interpolation {call.number('interpolation_mode', 0)}{', channels last' if is_last else ''}"
+    way, values = way + (", of points" if 1 in grid[1:-1] else ""), channels * places / 1e6
     meeting = min(math.prod(grid[1:-1]) / math.prod(image[2:]), _MOST_MEETING) if call.is_backward else 0.0
     return Parts(way, (1, channels, values, places / 1e6, call.megabytes, values * meeting))
 

@@ -398,6 +398,18 @@ def test_running_sums_down_columns_take_the_longer_the_taller_they_are() -> None
     assert parts_of("aten::cumsum", [_tensor(1000)], (("dim", (0,)),)) is None
 
 
+def test_points_that_are_read_from_pictures_are_apart_from_grids_and_from_channels_that_lie_last() -> None:
+    def way(stride: tuple[int, ...], *grid: int) -> str | None:
+        picture = TensorArgument((2, 32, 16, 16), "float32", stride)
+        parts = parts_of("aten::grid_sampler_2d", [picture, _tensor(2, *grid, 2)], (("interpolation_mode", (0,)),))
+        return None if parts is None else parts.way
+
+    first, last = (8192, 256, 16, 1), (8192, 1, 512, 32)
+    assert way(first, 16, 16) == "interpolation 0"
+    assert way(last, 16, 16) == "interpolation 0, channels last"
+    assert way(last, 1, 4096) == "interpolation 0, channels last, of points"
+
+
 def test_bags_of_more_words_have_longer_turns() -> None:
     def parts(words: int) -> Parts | None:
         tensors = [_tensor(1000, 64), *(TensorArgument((each,), "int64", None) for each in (words, 32_768))]
