@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from torchledger.nouns import TensorArgument
 from torchledger.work.algorithm_calls import Call, Parts
 from torchledger.work.categories import operator_name
+from torchledger.work.copy_algorithms import turned
 from torchledger.work.layer_algorithms import aligned, encoder, pictures_loss, ragged, recurrent, rows_loss, scanned
 from torchledger.work.norm_algorithms import (
     by_known_sums,
@@ -68,7 +69,7 @@ def costs_of(name: str) -> str:
     return name.removesuffix("_") if operator_name(name)[1] in _COPIES_FIRST else name
 
 
-_CALLS = {"aten::embedding": "aten::index_select"}
+_CALLS = {"aten::embedding": "aten::index_select", "aten::clone": "aten::copy_"}
 _COPIES_FIRST = frozenset({"index_add", "scatter_add", "scatter_reduce", "scatter"})
 
 
@@ -135,6 +136,7 @@ _FAMILIES: dict[str, Callable[[Call], Parts | None]] = {
     **dict.fromkeys(("index_put", "_index_put_impl"), rows_put),
     "index": indexed,
     "cat": joined,
+    **dict.fromkeys(("clone", "copy"), turned),
     "native_group_norm": grouped,
     "_weight_norm_interface": by_norm,
     **dict.fromkeys(("_softmax", "_log_softmax"), normalized),

@@ -410,6 +410,29 @@ def test_points_that_are_read_from_pictures_are_apart_from_grids_and_from_channe
     assert way(last, 1, 4096) == "interpolation 0, channels last, of points"
 
 
+@pytest.mark.parametrize(
+    ("shape", "stride", "way"),
+    [
+        ((128, 64, 64, 64), (262_144, 64, 1, 4096), "soon again, 4 bytes"),
+        ((10, 1024, 112, 112), (12_845_056, 1, 114_688, 1024), "again from the cache, 4 bytes"),
+        ((4, 3, 32, 589_824), (56_623_104, 32, 1, 96), "again from memory"),
+        ((188, 3, 131, 131), (51_483, 1, 393, 3), "near, 4 bytes"),
+        ((128, 64, 64, 64), (262_144, 4096, 64, 1), None),
+        ((128, 64, 64), (64, 8192, 1), None),
+    ],
+)
+def test_copies_go_by_when_a_sector_is_read_again(
+    shape: tuple[int, ...], stride: tuple[int, ...], way: str | None
+) -> None:
+    read, written = TensorArgument(shape, "float32", stride), _tensor(*shape)
+    copied, cloned = parts_of("aten::copy_", [written, read], ()), parts_of("aten::clone", [read], _CONTIGUOUS)
+    assert copied == cloned and (None if copied is None else copied.way) == way
+    assert parts_of("aten::clone", [read], (("memory_format", (1,)),)) is None
+
+
+_CONTIGUOUS = (("memory_format", (0,)),)
+
+
 def test_bags_of_more_words_have_longer_turns() -> None:
     def parts(words: int) -> Parts | None:
         tensors = [_tensor(1000, 64), *(TensorArgument((each,), "int64", None) for each in (words, 32_768))]
