@@ -297,7 +297,7 @@ def _add_atomics(parts: dict[str, float], accesses: Sequence[MemoryAccess], laun
         elif each > constants.crowded_from:
             share = min(each / constants.crowded_whole, 1.0)
             crowded_us = constants.crowded_atomic_us * access.count * share
-            if constants.line_atomic_us:
+            if machine.knows_distances and constants.line_atomic_us:
                 # Those of one line wait for one another; those of others go on beside them.
                 lines = max(1.0, sizes.get(access.declared.buffer, 1) * access.size / LINE_BYTES)
                 waiting_each_us = max(constants.line_atomic_us / lines, constants.scattered_atomic_us)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import torch
 from torch import nn
 
@@ -27,6 +28,7 @@ def test_a_program_that_stays_on_the_host_is_told_so_first_and_launches_no_kerne
     assert step.kernel_launches == step.launches == step.device_us == 0
 
 
+@pytest.mark.slow
 def test_a_compiled_program_that_stays_on_the_host_is_told_so_first() -> None:
     def program(place: str) -> None:
         layer = nn.Linear(64, 64).to(place)
