@@ -281,7 +281,8 @@ def _add_atomics(parts: dict[str, float], accesses: Sequence[MemoryAccess], laun
     for access in accesses:
         if access.declared.kind != "atomic":
             continue
-        each = access.count / max(sizes.get(access.declared.buffer, 1), 1)
+        elements = max(sizes.get(access.declared.buffer, 1), 1)
+        each = access.count / elements
         last = access.innermost()
         if last == 1:
             slower = 1.0 + constants.row_crowd_slower * min(each / constants.row_crowd, 1.0)
@@ -299,7 +300,7 @@ def _add_atomics(parts: dict[str, float], accesses: Sequence[MemoryAccess], laun
             crowded_us = constants.crowded_atomic_us * access.count * share
             if machine.knows_distances and constants.line_atomic_us:
                 # Those of one line wait for one another; those of others go on beside them.
-                lines = max(1.0, sizes.get(access.declared.buffer, 1) * access.size / LINE_BYTES)
+                lines = max(1.0, elements * access.size / LINE_BYTES)
                 waiting_each_us = max(constants.line_atomic_us / lines, constants.scattered_atomic_us)
                 crowded_us = min(crowded_us, waiting_each_us * access.count)
             parts["crowded atomic"] += crowded_us

@@ -55,14 +55,17 @@ class Call:
     @property
     def layout(self) -> str:
         """How pictures, lines or volumes lie that the call is given first."""
-        first = self.tensors[0]
-        is_last = len(first.shape) > 2 and first.shape[1] > 1 and (first.stride or (0, 0))[1] == 1
-        return CHANNELS_LAST if is_last else "channels first"
+        return CHANNELS_LAST if has_channels_last(self.tensors[0]) else "channels first"
 
     def number(self, name: str, default: int | None = None) -> int:
         """The one number under a name; a ``LookupError`` if there is none and no default."""
         values = self.settings.get(name, () if default is None else (default,))
         return values[0]
+
+
+def has_channels_last(tensor: TensorArgument, dim: int = 1) -> bool:
+    """Whether the channels of pictures, lines or volumes lie side by side; ``dim`` is theirs."""
+    return len(tensor.shape) > 2 and tensor.shape[dim] > 1 and tensor.stride is not None and tensor.stride[dim] == 1
 
 
 TILES_AT_ONCE = 132

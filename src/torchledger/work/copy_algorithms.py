@@ -61,6 +61,7 @@ def _walk(read: TensorArgument, written: tuple[int, ...]) -> tuple[int, int] | N
         return None
     dims = sorted((dim for dim, side in enumerate(read.shape) if side > 1), key=lambda dim: -written[dim])
     steps = [read.stride[dim] for dim in dims]
-    if len(dims) < len("ab") or written[dims[-1]] != 1 or 1 not in steps[:-1] or min(steps) < 1:
+    # A single dimension has none before its last, in which elements could follow one another.
+    if 1 not in steps[:-1] or written[dims[-1]] != 1 or min(steps) < 1:
         return None
     return steps[-1], math.prod(read.shape[dim] for dim in dims[steps.index(1) + 1 :])

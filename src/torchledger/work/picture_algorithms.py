@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import math
 
-from torchledger.nouns import TensorArgument
-from torchledger.work.algorithm_calls import CHANNELS_LAST, MOST_THREADS, Call, Parts
+from torchledger.work.algorithm_calls import CHANNELS_LAST, MOST_THREADS, Call, Parts, has_channels_last
 from torchledger.work.tensor_layouts import is_contiguous
 from torchledger.work.walks import WARP, power_below
 
@@ -17,12 +16,12 @@ def grid_sampled(call: Call) -> Parts:
     is_given_first = call.is_backward and not call.name.startswith("cudnn")
     image, grid = call.shapes[1:3] if is_given_first else call.shapes[:2]
     channels, places = image[1], math.prod(grid[:-1])
-    stride = call.tensors[int(is_given_first)].stride
-    is_last = stride is not None and stride[1] == 1 and channels > 1 and math.prod(image[2:]) > 1
-    way = f"interpolation {call.number('interpolation_mode', 0)}{', channels last' if is_last else ''}"
-    way, values = way + (", of points" if 1 in grid[1:-1] else ""), channels * places / 1e6
+    ways = [f"interpolation {call.number('interpolation_mode', 0)}"]
+    ways += [CHANNELS_LAST] if has_channels_last(call.tensors[int(is_given_first)]) else []
+    ways += ["of points"] if 1 in grid[1:-1] else []
+    values = channels * places / 1e6
     meeting = min(math.prod(grid[1:-1]) / math.prod(image[2:]), _MOST_MEETING) if call.is_backward else 0.0
-    return Parts(way, (1, channels, values, places / 1e6, call.megabytes, values * meeting))
+    return Parts(", ".join(ways), (1, channels, values, places / 1e6, call.megabytes, values * meeting))
 
 
 _MOST_MEETING = 100.0
@@ -183,9 +182,9 @@ def pooled(call: Call) -> Parts:
     """A thread makes one value of the result, or one of the gradient out of all windows that hold it. Gradients go as
     the pictures lie that were pooled; others are copied first (``DilatedMaxPool2d.cu``, ``AveragePool2d.cu``)."""
     picture = call.tensors[1 if call.is_backward else 0]
-    given, is_last = picture.shape, _has_channels_last(picture)
+    given, is_last = picture.shape, has_channels_last(picture, _CHANNELS_OF_ONE)
     copied = 0.0
-    if call.is_backward and _has_channels_last(call.tensors[0]) != is_last:
+    if call.is_backward and has_channels_last(call.tensors[0], _CHANNELS_OF_ONE) != is_last:
         copied = 2 * math.prod(call.shapes[0]) * call.item_size / 1e6
     sides = _both(call.settings["kernel_size"])
     made = math.prod(call.shapes[0] if call.is_backward else _windows_of(call, sides))
@@ -194,6 +193,10 @@ def pooled(call: Call) -> Parts:
     amounts = (1, math.prod(given) / 1e6, windows / 1e6, made / 1e6, call.megabytes, copied)
     is_by_channels = is_last and call.name == "max_pool2d_with_indices"
     return Parts(way, (*amounts, _turns_of_channels(call, sides) if is_by_channels else 0))
+
+
+_CHANNELS_OF_ONE = -3
+"""The dimension of a picture's channels, whether it is one of several or alone."""
 
 
 def _turns_of_channels(call: Call, sides: tuple[int, ...]) -> int:
@@ -207,10 +210,6 @@ def _turns_of_channels(call: Call, sides: tuple[int, ...]) -> int:
     slices = math.ceil(channels / (block_x * 4))
     pixels = min(2, math.ceil(height / block_z)) * min(2, math.ceil(width / block_y))
     return pixels * math.ceil(channels / (block_x * slices))
-
-
-def _has_channels_last(picture: TensorArgument) -> bool:
-    return len(picture.shape) > 2 and picture.shape[-3] > 1 and (picture.stride or (0, 0, 0))[-3] == 1
 
 
 def _windows_of(call: Call, sides: tuple[int, ...]) -> tuple[int, ...]:
