@@ -5,7 +5,8 @@ layout (``eager_torch2.11.json.gz``, of ``eager_strangers_cuda.py``); from ``dat
 place and not in many. All else stays as it is in MODEL. ``--held-out`` writes nothing: it learns three quarters of the
 drawn calls at a time and prints how far the fourth is off, ``--held-out-rare`` two of three seeds of the rare ones,
 ``--held-out-seeds FILE`` all but one of the seeds of a file, and ``--held-out-scripts`` three quarters of
-the scripts of ``stranger_scripts``, whose sums it prints too.
+the scripts of ``stranger_scripts``, whose sums it prints too, and ``--held-out-parts`` all but a quarter of the
+programs, of calls whose algorithm has parts.
 ``--held-out-lists`` does so with calls over lists of tensors (optimizers), a quarter of the programs at a time, and
 ``--without sealed-9`` learns nothing of programs whose names begin so.
 """
@@ -21,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torchledger.fitting.algorithm_costs import fit_algorithms
+from torchledger.fitting.algorithm_costs import fit_algorithms, parts_of_row
 from torchledger.fitting.call_costs import (
     LIKE_OTHERS,
     LIKE_OTHERS_ALONG,
@@ -208,6 +209,19 @@ def held_out_scripts(model: TimeModel) -> None:
     _held_out_programs(model, rows, lambda others: with_eager_costs(model, [*known, *others]), folds=_FOLDS)
 
 
+def held_out_parts(model: TimeModel) -> None:
+    """How far calls with parts of an algorithm are off, a quarter of all programs held out at a time."""
+    rows = [*all_measured(), *rare_calls()]
+    rows = [row for row in rows if row["us"] > 0 and parts_of_row(row) is not None]
+    kept = {name: value for name, value in model.extras.items() if not _OF_PARTS.search(name)}
+    _held_out_programs(
+        model, rows, lambda others: replace(model, extras=kept | fit_algorithms(others)), folds=_FOLDS
+    )  # fmt: skip
+
+
+_OF_PARTS = re.compile(r" part \d+ us$| parts spread$")
+
+
 _SCRIPTS = "scripts-"
 
 
@@ -246,6 +260,7 @@ def main() -> None:
     parser.add_argument("--held-out-rare", action="store_true")
     parser.add_argument("--held-out-seeds", choices=("seldom", "solvers", "decoding"))
     parser.add_argument("--held-out-scripts", action="store_true")
+    parser.add_argument("--held-out-parts", action="store_true")
     parser.add_argument("--without", metavar="PREFIX", help="programs to learn nothing of")
     arguments = parser.parse_args()
     model = find_model(arguments.model)
@@ -260,6 +275,9 @@ def main() -> None:
         return
     if arguments.held_out_scripts:
         held_out_scripts(model)
+        return
+    if arguments.held_out_parts:
+        held_out_parts(model)
         return
     if not arguments.held_out:
         if arguments.output is None:
