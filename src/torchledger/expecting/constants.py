@@ -250,6 +250,29 @@ class LoopCosts:
 
 
 @dataclass(frozen=True)
+class SumCosts:
+    """One kernel's walk along the sums of a product with few rows and columns (``long_sums.py``).
+
+    Microseconds of a launch; nanoseconds of each element of a sum, and where the factors lie in the L2 (``near_step``,
+    where that differs); bytes per microsecond that it reads (``None``: not what decides). A block makes ``rows`` times
+    ``columns`` of the product, ``at_once`` of them run on a multiprocessor; ``in_rounds`` where the last ones have it
+    to themselves. ``crowd``: by what fraction a step is longer for each doubling of the blocks beyond an eighth of the
+    multiprocessors. ``spread``: within which factor nine of ten are.
+    """
+
+    launch: float
+    step: float
+    near_step: float | None = None
+    bytes_per_us: float | None = None
+    rows: int = 64
+    columns: int = 64
+    at_once: float = 1.0
+    in_rounds: bool = True
+    crowd: float = 0.0
+    spread: float = 1.3
+
+
+@dataclass(frozen=True)
 class PowerCosts:
     """What kernels of half precision draw at full clocks, beside ``idle_w`` watts of a device that rests.
 
@@ -312,6 +335,9 @@ class Constants:
     """By what a fused kernel is (``"pointwise"``, ``"reduction"``); ``None`` where none was fitted."""
     former_loops: Mapping[str, LoopCosts] | None = None
     """The same beside the blocks of models that know no direction of a reduction (``Machine.knows_directions``)."""
+    long_sums: Mapping[str, SumCosts] | None = None
+    """By precision and kernel (``"rounded/left rows"``, ``long_sums.py`` tells which); ``None`` where none was
+    fitted."""
 
 
 @cache

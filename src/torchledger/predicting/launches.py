@@ -31,7 +31,7 @@ from torchledger.predicting.int8_launches import int8_prediction
 from torchledger.predicting.operand_copies import with_copied_operands
 from torchledger.predicting.operators import by_roofline, predict, range_of
 from torchledger.predicting.questions import question_of
-from torchledger.predicting.whole_sums import at_least_its_sum
+from torchledger.predicting.whole_sums import by_its_sums
 from torchledger.work.categories import is_of_program, operation_of
 from torchledger.work.step_traffic import StepTraffic
 from torchledger.work.views import launches_nothing
@@ -131,7 +131,7 @@ def predict_launches(
             if family == LIBRARY:
                 found[index] = surer_by_parts(model, launches[index], found[index])
     for index, said in found.items():
-        said = at_least_its_sum(model, launches[index], said, allow_tf32=allow_tf32)
+        said = by_its_sums(model, launches[index], described[index], said, allow_tf32=allow_tf32)
         is_other = is_foreign(model, launches[index])
         found[index] = (_as_foreign if is_other else with_copied_operands)(model, launches[index], said)
     return [found[index] for index in sorted(found)]
