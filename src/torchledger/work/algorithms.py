@@ -69,7 +69,7 @@ def costs_of(name: str) -> str:
     return name.removesuffix("_") if operator_name(name)[1] in _COPIES_FIRST else name
 
 
-_CALLS = {"aten::embedding": "aten::index_select", "aten::clone": "aten::copy_"}
+_CALLS = {"aten::embedding": "aten::index_select", "aten::clone": "aten::copy_", "aten::stack": "aten::cat"}
 _COPIES_FIRST = frozenset({"index_add", "scatter_add", "scatter_reduce", "scatter"})
 
 
@@ -135,7 +135,7 @@ _FAMILIES: dict[str, Callable[[Call], Parts | None]] = {
     **dict.fromkeys(("index_add", "scatter_add", "scatter_reduce"), rows_added),
     **dict.fromkeys(("index_put", "_index_put_impl"), rows_put),
     "index": indexed,
-    "cat": joined,
+    **dict.fromkeys(("cat", "stack"), joined),
     **dict.fromkeys(("clone", "copy"), turned),
     "native_group_norm": grouped,
     "_weight_norm_interface": by_norm,

@@ -14,7 +14,7 @@ from torchledger.work.element_sizes import element_size
 from torchledger.work.tensor_layouts import row_major
 from torchledger.work.walks import SECTOR_BYTES
 
-_SOON, _LATER = 64, 330_000
+SOON, LATER = 64, 330_000
 """Elements after which a sector is still near the multiprocessor, and in the L2 (771 copies, 2026-11: walks of 214,272
 elements take 7 ps for each, of 494,635 and more 15 to 23)."""
 
@@ -34,17 +34,17 @@ def turned(call: Call) -> Parts | None:
     else:
         strides = call.tensors[0].stride if call.tensors[0].shape == read.shape else None
     size = element_size(read.dtype)
-    walk = None if strides is None else _walk(read, strides)
+    walk = None if strides is None else walk_across(read, strides)
     if walk is None or size not in _SIZES:
         return None
     gap, behind = walk
     gap_bytes, millions = gap * size, math.prod(read.shape) / 1e6
     if gap_bytes < SECTOR_BYTES:
         return Parts(f"near, {size} bytes", _amounts(millions, millions * gap_bytes / SECTOR_BYTES))
-    if behind <= _SOON:
-        return Parts(f"soon again, {size} bytes", _amounts(millions, millions * behind / _SOON))
+    if behind <= SOON:
+        return Parts(f"soon again, {size} bytes", _amounts(millions, millions * behind / SOON))
     lines = millions * min(1.0, gap_bytes / _LINE_BYTES)
-    if behind <= _LATER:
+    if behind <= LATER:
         return Parts(f"again from the cache, {size} bytes", _amounts(millions, lines))
     return Parts("again from memory", _amounts(0.0, lines))
 
@@ -54,7 +54,7 @@ def _amounts(elements: float, reads: float) -> tuple[float, ...]:
     return (1, elements, reads, 0.0, 0.0)
 
 
-def _walk(read: TensorArgument, written: tuple[int, ...]) -> tuple[int, int] | None:
+def walk_across(read: TensorArgument, written: tuple[int, ...]) -> tuple[int, int] | None:
     """How far apart in what is read two elements lie that are written one after the other, and after how many elements
     the next of the same sector is; ``None`` where they are neighbours, or a tensor is not dense."""
     if read.stride is None:

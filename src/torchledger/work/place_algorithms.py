@@ -5,13 +5,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+from torchledger.nouns import TensorArgument
 from torchledger.work.algorithm_calls import CACHED, LOADED_AT_ONCE, Call, Parts
+from torchledger.work.copy_algorithms import LATER, SOON, walk_across
 from torchledger.work.element_sizes import element_size
 from torchledger.work.kernel_counts import MASKS
 from torchledger.work.meetings import meeting_of
 from torchledger.work.op_shapes import broadcast_shape
-from torchledger.work.tensor_layouts import is_contiguous
+from torchledger.work.tensor_layouts import channels_last, is_contiguous, lies_as, row_major
 from torchledger.work.walks import SECTOR_BYTES, SELECT_BLOCK, WARP, power_below, waves_of
 
 
@@ -149,30 +152,99 @@ def joined(call: Call) -> Parts | None:
     """Tensors beside one another: each leaves a piece wherever those before it do, which is copied by sixteen bytes at
     a time if it is made of as many and lies as it is read (``Shape.cu``).
 
-    What is strided is gone through by as many blocks for each tensor, whose threads find where an element lies by a
-    division for each dimension. Tensors of more dimensions than four are copied one by one.
+    Other pieces that lie as they are read are loaded so, but each element is stored for itself: threads beside one
+    another do not store into the same sector where pieces are short. What is strided is gone through by as many blocks
+    for each tensor, whose threads find where an element lies by a division for each dimension. Tensors of more
+    dimensions than four, or of unlike dtypes, are copied one by one.
     """
-    given = [each for each in call.tensors if each.shape and min(each.shape) > 0]
-    dim = call.number("dim", 0)
-    if len(given) < 2 or len({each.dtype for each in given}) > 1 or dim >= len(given[0].shape):
+    given, dim = _put_beside(call)
+    if len(given) < 2 or dim >= len(given[0].shape):
         return None
-    size, sides = element_size(given[0].dtype), len(given[0].shape)
-    if size is None:
+    sizes, sides = {element_size(each.dtype) for each in given}, len(given[0].shape)
+    if None in sizes:
         return None  # nor are the bytes known
-    is_dense = all(map(is_contiguous, given))
-    pieces = [math.prod(each.shape[dim:]) * size for each in given]
-    is_even = is_dense and not any(piece % LOADED_AT_ONCE for piece in pieces)
-    is_across = any(each.stride and each.stride[-1] != 1 for each in given)
-    way = "pieces of sixteen bytes" if is_even else "dense" if is_dense else "across" if is_across else "strided"
-    elements = call.megabytes / (2 * size)
-    if way != "strided" or sides > _MOST_JOINED_SIDES:
-        return Parts(way, (1, call.megabytes, elements, 0.0, 0.0))
+    size = max(each for each in sizes if each)
+    is_alike, recorded = len({each.dtype for each in given}) == 1, sum(math.prod(each.shape) for each in given) / 1e6
+    elements = call.megabytes / (2 * size) if is_alike else recorded
+    is_last = all(map(_has_channels_last, given))
+    inside = [_inside(each.shape, dim, is_last=is_last) for each in given]
+    piece = sum(inside) / len(inside) * size
+    # Of a long list not all tensors are recorded.
+    count = max(len(given), elements * len(given) / recorded)
+    are_crowded = count > _MEETING + 0.5 and piece < _LINE_BYTES
+    is_dense = is_last or all(map(is_contiguous, given))
+    is_one_kernel = is_alike and sides <= _MOST_JOINED_SIDES
+    if is_dense and is_one_kernel:
+        is_even = not is_last and not any(each * size % LOADED_AT_ONCE for each in inside)
+        load = LOADED_AT_ONCE if is_even else _LOADED_OF.get(size, LOADED_AT_ONCE)
+        each = load if is_even else size
+        stores = elements * size / each / _of_a_sector(piece, count, load)
+        work = (1, call.megabytes, elements, 0.0, 0.0, stores, 0.0, stores if are_crowded else 0.0)
+        return Parts("pieces of sixteen bytes" if is_even else "dense", work)
+    across = 0.0 if is_last else sum(_across(each) for each in given)
+    apart = elements if piece < SECTOR_BYTES else 0.0
+    if not is_one_kernel:
+        way = "one by one" if is_alike else "of unlike dtypes"
+        return Parts(way, (len(given), call.megabytes, elements, 0.0, 0.0, apart, across, 0.0))
     largest = max(math.prod(each.shape) for each in given) * len(given) / 1e6
-    return Parts(way, (1, call.megabytes, elements, elements * (sides - 1), largest))
+    return Parts("strided", (1, call.megabytes, elements, elements * (sides - 1), largest, apart, across, 0.0))
 
 
 _MOST_JOINED_SIDES = 4
 """Dimensions of tensors that one kernel joins."""
+
+_LOADED_OF = {1: 1, 2: 8}
+"""Bytes that are loaded at a time of elements of so many."""
+
+_MEETING, _LINE_BYTES = 2, 128
+"""Tensors whose stores may meet in a line of the cache before they wait for one another (23 calls, 2026-11: an element
+takes 2.5 to 3.6 ps where two do, 8 to 15 where more do)."""
+
+
+def _put_beside(call: Call) -> tuple[list[TensorArgument], int]:
+    """What is joined, and along which dimension: tensors are stacked along a new one by being joined along the one that
+    is there, and only behind their last are they given one more."""
+    given, dim = [each for each in call.tensors if each.shape and min(each.shape) > 0], call.number("dim", 0)
+    if call.name == "stack" and given and dim == len(given[0].shape):
+        given = [
+            replace(each, shape=(*each.shape, 1), stride=None if each.stride is None else (*each.stride, 1))
+            for each in given
+        ]
+    return given, dim
+
+
+def _has_channels_last(tensor: TensorArgument) -> bool:
+    shape, stride = tensor.shape, tensor.stride
+    if stride is None or len(shape) not in _PICTURES or shape[1] == 1:
+        return False
+    return lies_as(shape, stride, channels_last(shape))
+
+
+_PICTURES = (4, 5)
+"""Dimensions of pictures and volumes, whose channels may lie side by side."""
+
+
+def _inside(shape: tuple[int, ...], dim: int, *, is_last: bool) -> int:
+    """Elements of a piece."""
+    order = (0, *range(2, len(shape)), 1) if is_last else tuple(range(len(shape)))
+    return math.prod(shape[each] for each in order[order.index(dim) :])
+
+
+def _of_a_sector(piece: float, count: float, apart: int) -> float:
+    """Stores of one instruction that fall into one sector: by threads that read ``apart`` bytes
+    each, of pieces that ``count`` tensors have in turn."""
+    own = min(SECTOR_BYTES, piece) / apart
+    return max(1.0, own, SECTOR_BYTES / (apart * count) if piece * count <= SECTOR_BYTES else 0.0)
+
+
+def _across(tensor: TensorArgument) -> float:
+    """Millions of sectors that are read for one element each, those from memory two at a time."""
+    found = walk_across(tensor, row_major(tensor.shape))
+    size = element_size(tensor.dtype)
+    if found is None or size is None or found[1] <= SOON:
+        return 0.0
+    gap, behind = found
+    return math.prod(tensor.shape) * min(1.0, gap * size / SECTOR_BYTES) * (2 if behind > LATER else 1) / 1e6
 
 
 def words_gradient(call: Call) -> Parts:

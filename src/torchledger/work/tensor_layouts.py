@@ -76,13 +76,13 @@ def row_major(shape: tuple[int, ...]) -> _Strides:
 
 
 def channels_last(shape: tuple[int, ...]) -> _Strides:
-    """Strides of dense pictures whose channels lie side by side.
+    """Strides of dense pictures or volumes whose channels lie side by side.
 
     >>> channels_last((2, 3, 4, 5))
     (60, 1, 15, 3)
     """
-    _, channels, height, width = shape
-    return (channels * height * width, 1, width * channels, channels)
+    _, channels, *sides = shape
+    return (math.prod(shape[1:]), 1, *(channels * each for each in row_major(tuple(sides))))
 
 
 def lies_as(shape: tuple[int, ...], stride: _Strides, other: _Strides) -> bool:

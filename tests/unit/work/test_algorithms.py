@@ -113,7 +113,9 @@ def test_rows_are_taken_as_wholes_if_they_are_made_of_sixteen_bytes() -> None:
         ((4, 8, 16), (128, 16, 1), "pieces of sixteen bytes"),
         ((4, 3, 7), (21, 7, 1), "dense"),
         ((4, 8, 16), (256, 16, 1), "strided"),
-        ((4, 8, 16), (128, 1, 8), "across"),
+        ((4, 8, 16), (128, 1, 8), "strided"),
+        ((4, 6, 8, 7), (336, 1, 42, 6), "dense"),
+        ((4, 2, 2, 2, 8), (64, 32, 16, 8, 1), "one by one"),
     ],
 )
 def test_tensors_are_joined_by_pieces_of_sixteen_bytes_where_they_lie_so(
@@ -121,8 +123,10 @@ def test_tensors_are_joined_by_pieces_of_sixteen_bytes_where_they_lie_so(
 ) -> None:
     given = TensorArgument(shape, "float32", stride)
     parts = parts_of("aten::cat", [given, given], (("dim", (1,)),), bytes_moved=10**6)
-    assert parts is not None and parts.way == way and parts.amounts[:3] == (1, 1.0, 0.125)
-    assert parts_of("aten::cat", [given, TensorArgument(shape, "float16", stride)], (("dim", (1,)),)) is None
+    kernels = 2 if way == "one by one" else 1
+    assert parts is not None and parts.way == way and parts.amounts[:3] == (kernels, 1.0, 0.125)
+    unlike = parts_of("aten::cat", [given, TensorArgument(shape, "float16", stride)], (("dim", (1,)),))
+    assert unlike is not None and unlike.way == "of unlike dtypes"
     assert parts_of("aten::cat", [given], (("dim", (1,)),)) is None
     assert parts_of("aten::cat", [TensorArgument(shape, None, stride)] * 2, (("dim", (1,)),)) is None
 
@@ -135,6 +139,26 @@ def test_strided_tensors_of_unlike_sizes_are_joined_by_as_many_blocks_each() -> 
     even, uneven = parts(128), parts(32)
     assert even is not None and uneven is not None and even.amounts[:4] == uneven.amounts[:4]
     assert uneven.amounts[4] == pytest.approx(even.amounts[4] * 224 / 128)
+
+
+def test_tensors_are_stacked_as_they_are_joined_but_behind_their_last_dimension_element_by_element() -> None:
+    given = [TensorArgument((64, 8), "float32", (8, 1))] * 3
+
+    def parts(name: str, dim: int) -> Parts | None:
+        return parts_of(name, given, (("dim", (dim,)),), bytes_moved=2 * 3 * 64 * 8 * 4)
+
+    assert parts("aten::stack", 1) == parts("aten::cat", 1)
+    behind = parts("aten::stack", 2)
+    assert behind is not None and behind.way == "dense"
+    elements, stores, crowded = behind.amounts[2], behind.amounts[5], behind.amounts[7]
+    assert elements == stores == crowded == pytest.approx(3 * 64 * 8 / 1e6)
+    assert costs_of("aten::stack") == "aten::cat"
+
+
+def test_tensors_that_lie_across_are_joined_by_a_sector_for_each_element() -> None:
+    across, along = TensorArgument((512, 256), "float16", (1, 512)), TensorArgument((512, 256), "float16", (256, 1))
+    parts = parts_of("aten::cat", [across, along], (("dim", (1,)),), bytes_moved=10**6)
+    assert parts is not None and parts.way == "strided" and parts.amounts[6] == pytest.approx(512 * 256 / 1e6)
 
 
 @pytest.mark.parametrize(
