@@ -157,6 +157,6 @@ _FAMILIES: dict[str, Callable[[Call], Parts | None]] = {
     "batch_norm_gather_stats_with_counts": ranks_joined,
     **dict.fromkeys(("nll_loss_forward", "nll_loss"), rows_loss),
     "embedding_dense_backward": words_gradient,
-    **dict.fromkeys(("cumsum", "cumprod"), scanned),
+    **dict.fromkeys(("cumsum", "cumprod", "_logcumsumexp"), scanned),
     **dict.fromkeys(("_fft_c2c", "_fft_r2c", "_fft_c2r"), transformed),
 }

@@ -127,7 +127,8 @@ def rows_loss(call: Call) -> Parts:
 def scanned(call: Call) -> Parts | None:
     """Running sums and products. Along rows a block's 512 threads share as many rows as leave each at least sixteen;
     where there are more than 512 rows for each of their elements, what says how many wraps round, and each row has all
-    of them. Down columns a thread goes through one."""
+    of them. Down columns a thread goes through one. Each way has parts of its own, so that ways of which few calls are
+    known are told by what all of them are made of."""
     shape = call.shapes[0]
     if len(shape) < _ROWS_OF_ROWS:
         return None
@@ -137,7 +138,7 @@ def scanned(call: Call) -> Parts | None:
         inner = math.prod(shape[dim + 1 :])
         blocks = count // length // inner * math.ceil(inner / _SCANNING)
         rounds = waves_of(blocks, min(_SCANNING, inner))
-        return Parts("down columns", (1, rounds * length / 1e3, call.megabytes))
+        return Parts("down columns", (1, 0.0, 0.0, rounds * length / 1e3, call.megabytes))
     rows = count // length
     along, apart = ((max(1, each) - 1).bit_length() for each in (length, rows))
     wide = _LOG_SCANNING + along - apart
@@ -145,8 +146,8 @@ def scanned(call: Call) -> Parts | None:
     blocks = math.ceil(rows / (_SCANNING >> log_threads))
     turns = math.ceil(length / (2 << log_threads))
     if wide < 0:
-        return Parts("a block for each row", (1, blocks * turns / 1e3, call.megabytes))
-    return Parts("rows of a block", (1, waves_of(blocks, _SCANNING) * turns / 1e1, call.megabytes))
+        return Parts("a block for each row", (1, blocks * turns / 1e3, 0.0, 0.0, call.megabytes))
+    return Parts("rows of a block", (1, 0.0, waves_of(blocks, _SCANNING) * turns / 1e1, 0.0, call.megabytes))
 
 
 _ROWS_OF_ROWS = 2

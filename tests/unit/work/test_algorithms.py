@@ -416,10 +416,21 @@ def test_running_sums_down_columns_take_the_longer_the_taller_they_are() -> None
     def steps(rows: int) -> float:
         parts = parts_of("aten::cumprod", [_tensor(rows, 64)], (("dim", (0,)),))
         assert parts is not None and parts.way == "down columns"
-        return parts.amounts[1]
+        return parts.amounts[3]
 
     assert steps(2000) == 2 * steps(1000)
     assert parts_of("aten::cumsum", [_tensor(1000)], (("dim", (0,)),)) is None
+
+
+def test_ways_of_running_sums_share_no_part_but_the_launch_and_the_bytes() -> None:
+    shapes_and_dims = (((100_000, 8), 1), ((64, 4096), 1), ((4096, 64), 0))
+    found = [
+        parts_of("aten::_logcumsumexp", [_tensor(*shape)], (("dim", (dim,)),), bytes_moved=10**6)
+        for shape, dim in shapes_and_dims
+    ]
+    for place, parts in enumerate(found, 1):
+        assert parts is not None and [part for part in (1, 2, 3) if parts.amounts[part]] == [place]
+        assert parts.amounts[0] == parts.amounts[-1] == 1
 
 
 def test_points_that_are_read_from_pictures_are_apart_from_grids_and_from_channels_that_lie_last() -> None:
