@@ -247,6 +247,16 @@ def _across(tensor: TensorArgument) -> float:
     return math.prod(tensor.shape) * min(1.0, gap * size / SECTOR_BYTES) * (2 if behind > LATER else 1) / 1e6
 
 
+def put_where_masked(call: Call) -> Parts | None:
+    """Values that are put one after the other where a mask says: the mask is summed up first, to tell which value each
+    place takes, and both go through all places however few values there are (``IndexKernel.cu``,
+    ``launch_masked_scatter_kernel``)."""
+    if not call.is_in_place:
+        return None  # copies first, which no measured call does
+    values = math.prod(call.shapes[2]) * call.item_size
+    return Parts("any", (1, math.prod(call.shapes[0]) / 1e6, values / 1e6))
+
+
 def words_gradient(call: Call) -> Parts:
     """Few words are gone through by each block of one kernel, more are sorted first."""
     grad, words = call.shapes[:2]

@@ -141,6 +141,16 @@ def test_strided_tensors_of_unlike_sizes_are_joined_by_as_many_blocks_each() -> 
     assert uneven.amounts[4] == pytest.approx(even.amounts[4] * 224 / 128)
 
 
+def test_values_that_are_put_where_a_mask_says_take_the_longer_the_more_places_there_are() -> None:
+    def parts(name: str, rows: int, values: int) -> Parts | None:
+        return parts_of(name, [_tensor(rows, 8), _tensor(rows, 8, dtype="bool"), _tensor(values)], ())
+
+    few, many = parts("aten::masked_scatter_", 1000, 5), parts("aten::masked_scatter_", 2000, 5)
+    assert few is not None and many is not None
+    assert many.amounts == (1, 2 * few.amounts[1], few.amounts[2])
+    assert parts("aten::masked_scatter", 1000, 5) is None
+
+
 def test_tensors_are_stacked_as_they_are_joined_but_behind_their_last_dimension_element_by_element() -> None:
     given = [TensorArgument((64, 8), "float32", (8, 1))] * 3
 
