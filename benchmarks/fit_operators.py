@@ -5,15 +5,18 @@
 Learns the named operators from the ``train`` group of ``data/h200/operators_torch2.11.parquet`` and puts them into the
 model; nothing else in it changes. ``torchledger fit`` learns all of them so, but for forwards of ``conv2d``: a network
 of their baseline has seen three quarters of the labels (``fit_conv2d_networks.py``), and they learn from the others.
+``--loops FILE...`` are rows of ``operator_loops.py``: what their directions took when repeated teaches as well.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
+import json
 import sys
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +27,7 @@ from torchledger.expecting.machine import LATEST_NETWORKS
 from torchledger.fitting.fit import fit_entry
 from torchledger.fitting.learning import Options
 from torchledger.fitting.tables import build_tables, pool_tables
+from torchledger.nouns import Sample
 from torchledger.predicting.devices import find_model
 from torchledger.predicting.model_file import save_model
 from torchledger.sampling.dataset import read_samples
@@ -60,15 +64,34 @@ def is_taught(parameters: Mapping[str, NDArray[np.int64]]) -> NDArray[np.bool_]:
     return np.array([zlib.crc32(row.tobytes()) % _LEFT != 0 for row in rows], dtype=np.bool_)
 
 
+def samples_of_loops(paths: Sequence[Path], device: str) -> Iterator[Sample]:
+    """What operators took when repeated, of files of ``operator_loops.py``, as the samples that they are."""
+    for path in paths:
+        for place, row in enumerate(json.loads(gzip.decompress(path.read_bytes()))):
+            for direction, times_us in row.get("repeated", {}).items():
+                yield Sample(
+                    point_id=f"{path.name}/{place}",
+                    operator=row["operator"],
+                    parameters=row["parameters"],
+                    direction=direction,
+                    dtype=row["dtype"],
+                    device=device,
+                    status="ok",
+                    times_us=tuple(times_us),
+                )
+
+
 def main() -> None:
     """Learn, say the errors held out, and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("operators", nargs="+")
     parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("--loops", type=Path, nargs="+", default=())
     arguments = parser.parse_args()
     model = find_model(arguments.model)
     samples = [sample for sample in read_samples(LABELS) if sample.group == "train" and sample.device == model.device]
+    samples += samples_of_loops(arguments.loops, model.device)
     tables, _ = pool_tables(build_tables(samples)[0])
     wanted = {key: table for key, table in tables.items() if table.operator in arguments.operators}
     if missing := set(arguments.operators) - {table.operator for table in wanted.values()}:
