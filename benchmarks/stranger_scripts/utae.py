@@ -25,16 +25,16 @@ DEVICE = "cuda"
 class FakePastis(Dataset):
     def __init__(self, n=12):
         rng = np.random.default_rng(1)
-        self.x = rng.standard_normal((n, FRAMES, 10, SIZE, SIZE)).astype(np.float32)
-        self.y = rng.integers(0, CLASSES, (n, SIZE, SIZE))
-        self.days = np.sort(rng.integers(0, 365, (n, FRAMES)), axis=1)
+        self.x = torch.from_numpy(rng.standard_normal((n, FRAMES, 10, SIZE, SIZE), dtype=np.float32)).to(DEVICE)
+        self.y = torch.from_numpy(rng.integers(0, CLASSES, (n, SIZE, SIZE))).to(DEVICE)
+        self.days = torch.from_numpy(np.sort(rng.integers(0, 365, (n, FRAMES)), axis=1)).to(DEVICE)
 
     def __len__(self):
         return 10_000
 
     def __getitem__(self, i):
         i = i % len(self.x)
-        return torch.from_numpy(self.x[i]), torch.from_numpy(self.days[i]), torch.from_numpy(self.y[i])
+        return self.x[i], self.days[i], self.y[i]
 
 
 def conv_layer(cin, cout, norm, k=3, s=1, p=1, transpose=False):
@@ -177,10 +177,10 @@ def main():
     weights[-1] = 0
     criterion = nn.CrossEntropyLoss(weight=weights)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, foreach=True)
-    batches = endless(DataLoader(FakePastis(), batch_size=BATCH, shuffle=True, drop_last=True, pin_memory=True))
+    batches = endless(DataLoader(FakePastis(), batch_size=BATCH, shuffle=True, drop_last=True))
     confusion = ConfusionMatrix()
     for i in steps():
-        x, days, y = (a.to(DEVICE, non_blocking=True) for a in next(batches))
+        x, days, y = next(batches)
         optimizer.zero_grad()
         out = model(x, days)
         loss = criterion(out, y)
