@@ -143,6 +143,9 @@ class FakeTools:
     def has_cuda(self) -> bool:
         return self.on_gpu
 
+    def keeps_gradients(self) -> bool:
+        return True
+
     def is_in_backward(self) -> bool:
         return self.in_backward
 

@@ -20,6 +20,11 @@ from torchledger._torch.user_lines import user_lines as call_site
 __all__ = ["call_site", "facts_of_optimizer", "has_cuda", "holds_optimizer", "is_profiling", "mark", "synchronize"]
 
 
+def keeps_gradients() -> bool:
+    """True while what this thread computes is kept for a backward."""
+    return bool(torch.is_grad_enabled())
+
+
 def is_in_backward() -> bool:
     """True while autograd's engine calls what this thread is at."""
     return bool(torch._C._current_graph_task_id() != -1)

@@ -24,8 +24,10 @@ _STRENGTH: dict[StepFoundBy, int] = {
     "period": 0,
 }
 
-_PATIENCE = 64
-"""How many rounds of calls may pass without a step of an optimizer that holds the parameters, before it is given up."""
+_PATIENCE, _LEARNERS_PATIENCE, _MOST_WAITED = 256, 2048, 4000
+"""How many rounds of calls may pass without a step of an optimizer that holds the parameters, before it is given up:
+any rounds, and those that are forwards or backwards alone (a recurrent model is called once for each moment of a
+sequence); and after how many calls in any case."""
 
 _HARDLY_SEEN = 6
 """Rounds after which a period is believed although other known calls come between."""
@@ -106,7 +108,7 @@ class StepFinder:
 
     def __init__(self, *, has_optimizer: Callable[[], bool] = lambda: False) -> None:
         self._has_optimizer = has_optimizer
-        self._patience = 0
+        self._has_updater: bool | None = None
         self.waits_for_optimizer = False
         self._is_by_name = self._is_by_site = False
         self._sites, self._ranks_by_site = CallSites(), dict[Hashable, int]()
@@ -115,6 +117,7 @@ class StepFinder:
         self._sequence = TokenSequence()
         self._log: list[_Signal] = []
         self._directions: dict[str, Direction] = {}
+        self._learners: set[str] = set()
         self._round: Round | None = None
         self._since_found = 0
         self._open = _Open()
@@ -222,12 +225,14 @@ class StepFinder:
         *,
         thread: Hashable = 0,
         direction: Direction = "inference",
+        keeps_gradients: bool = False,
         site: Callable[[], Hashable] = lambda: None,
     ) -> FoundStep | None:
         """A graph is about to be called. Returns the step that ended before this call, if one did.
 
         ``identity`` tells calls with different parameters apart, where one graph serves all layers of a model; ``site``
-        is asked, in the first rounds of a period, which lines of the program make the call.
+        is asked, in the first rounds of a period, which lines of the program make the call. A call that is no graph's
+        says whether it ``keeps_gradients``.
         """
         if not self._is_owned(thread, direction):
             self.other_threads[graph] += 1
@@ -239,6 +244,8 @@ class StepFinder:
             self.hand_over(thread)
         self._silence = 0
         self._directions[graph] = direction
+        if keeps_gradients:
+            self._learners.add(graph)
         token: Hashable = (graph, None if self._is_by_name else identity)
         if self.found_by in (None, "period") and (self._is_by_site or not self._sites.is_decided):
             token = self._token_by_site(token, None if direction == "backward" else site())
@@ -325,7 +332,7 @@ class StepFinder:
         self._sequence.clear()
         self._sites, self._is_by_site = CallSites(), False
         self._forget_round()
-        self._patience, self.waits_for_optimizer = 0, False
+        self._has_updater, self.waits_for_optimizer = None, False
 
     def _forget_round(self) -> None:
         self._round, self._log, self._open = None, [], _Open(is_plain=False)
@@ -393,11 +400,19 @@ class StepFinder:
 
     def _is_part_of_a_step(self, period: tuple[Hashable, ...]) -> bool:
         """True if these calls may be a part of what ends with an optimizer's step, which has not been made yet."""
-        if self._patience == 0:
-            self._patience = _PATIENCE if self._has_optimizer() else -1
+        if self._has_updater is None:
+            self._has_updater = self._has_optimizer()
         directions = {self._directions[name] for name in (signal.name for signal in self._log)}
         is_updated = {"backward", "inference"} <= directions  # by an optimizer that is compiled
-        return self._patience > 0 and not is_updated and len(self._sequence.tokens) < self._patience * len(period)
+        rounds = _LEARNERS_PATIENCE if self._is_half_of_a_round(len(period)) else _PATIENCE
+        waited = min(rounds * len(period), _MOST_WAITED)
+        return self._has_updater and not is_updated and len(self._sequence.tokens) < waited
+
+    def _is_half_of_a_round(self, length: int) -> bool:
+        """True if the last calls are forwards alone, whose backward is to come, or backwards alone."""
+        names = {signal.name for signal in self._log[-length:]}
+        sides = {"forward" if name in self._learners else self._directions[name] for name in names}
+        return sides in ({"forward"}, {"backward"})
 
     def _go_on(self, signal: _Signal) -> FoundStep | None:
         assert self._round is not None

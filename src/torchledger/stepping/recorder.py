@@ -186,7 +186,9 @@ class StepRecorder:
         if key not in self._modules:
             self._modules.add(key)
             self._parameters.update(map(id, islice(module.parameters(), _MOST_PARAMETERS)))
-        self._end_of(self._finder.called(name, key, thread=threading.get_ident(), site=self._tools.call_site))
+        keeps_gradients = self._tools.keeps_gradients()
+        thread, site = threading.get_ident(), self._tools.call_site
+        self._end_of(self._finder.called(name, key, thread=thread, keeps_gradients=keeps_gradients, site=site))
 
     def function_called(self, function: Any) -> None:
         """A compiled function is about to be called from outside: all graphs of a step are called in such calls."""

@@ -20,6 +20,9 @@ class Tools(Protocol):
     def call_site(self) -> Hashable:
         """Which lines of the program make the call that this thread is at."""
 
+    def keeps_gradients(self) -> bool:
+        """True while what this thread computes is kept for a backward."""
+
     def is_in_backward(self) -> bool:
         """True while autograd's engine calls what this thread is at."""
 

@@ -94,9 +94,26 @@ def test_calls_that_repeat_before_the_first_optimizer_step_are_waited_for() -> N
     assert kinds_of(finder) == [(1, {"F": 16, "B": 16, "AdamW.step": 1})]
 
 
+def test_a_model_that_is_called_for_each_moment_of_a_sequence_is_waited_for() -> None:
+    finder = StepFinder(has_optimizer=lambda: True)
+    told(finder, "+F+B" + 500 * "F")
+    assert finder.found_by is None
+    told(finder, 500 * "B" + "1" + 2 * (500 * "F" + 500 * "B" + "1"))
+    assert kinds_of(finder) == [(2, {"F": 500, "B": 500, "AdamW.step": 1})]
+
+
+def test_calls_of_modules_that_keep_gradients_are_waited_for_longer_than_those_that_keep_none() -> None:
+    for keeps_gradients in (True, False):
+        finder = StepFinder(has_optimizer=lambda: True)
+        for _ in range(1000):
+            finder.called("Cell.forward", 7, keeps_gradients=keeps_gradients)
+        assert finder.waits_for_optimizer == keeps_gradients
+        assert finder.found_by == (None if keeps_gradients else "period")
+
+
 def test_an_optimizer_that_never_steps_is_given_up() -> None:
     finder = StepFinder(has_optimizer=lambda: True)
-    told(finder, 80 * "FB")
+    told(finder, 300 * "FB")
     assert finder.found_by == "period" and not finder.waits_for_optimizer
 
 
