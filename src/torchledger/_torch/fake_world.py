@@ -72,7 +72,8 @@ class FakeWorld:
     """The world around one rank, between ``start`` and ``stop``: groups that were made, and values stood in for.
 
     ``hints`` say what of the program does not divide over the ranks: the reason, where it fails. ``notes`` are on the
-    step that the program is had to make.
+    step that the program is had to make. ``on_message`` is told of each ``"send"`` and ``"recv"`` that is asked for,
+    and of the other rank.
     """
 
     spec: WorldSpec
@@ -85,6 +86,7 @@ class FakeWorld:
     groups: dict[str, MadeGroup] = field(default_factory=dict)
     asked_groups: set[tuple[int, ...]] = field(default_factory=set)
     messages: Messages = field(init=False)
+    on_message: Callable[[Any, int], None] | None = None
     _undo: ExitStack = field(default_factory=ExitStack)
 
     def __post_init__(self) -> None:
@@ -309,6 +311,8 @@ class FakeGroup(dist.ProcessGroup):
         if method in _POINT_TO_POINT:
             peer = args[_POINT_TO_POINT[method]]
             self._check_peer(method, peer)
+            if self._world.on_message is not None:
+                self._world.on_message(method, self._ranks[peer])
             if order.is_together:
                 stream = order.lane(communication_stream(name))
             else:

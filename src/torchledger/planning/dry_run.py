@@ -39,6 +39,7 @@ from torchledger.planning.rare_collectives import RareCollectives, do_matter
 from torchledger.planning.steps_of_a_turn import StepsOfATurn, steps_of_a_turn
 from torchledger.planning.turns import Turn, Turns
 from torchledger.planning.turns_of_calls import TurnsOfCalls, WorkOfCalls
+from torchledger.planning.turns_of_messages import Method, TurnOfMessages, TurnsOfMessages
 from torchledger.profiling.profile import StepProfiler, hear_steps
 from torchledger.profiling.records import facts_of_recording
 from torchledger.stepping.assumed_ways import assumed_times, dearer_ways
@@ -109,13 +110,13 @@ class DryRunOutcome:
     """A ledger that was made without a device, and what its program was told.
 
     ``is_steady`` says that steps behind the recorded one were looked on, and that none held more than it; ``turn`` is
-    what the step is where it is one of a loop.
+    what the step is where it is one of a loop, or from one exchange of messages to the next.
     """
 
     path: Path
     dry_run: DryRun
     is_steady: bool = False
-    turn: Turn | None = None
+    turn: Turn | TurnOfMessages | None = None
 
 
 class _StepHearer(StepProfiler):
@@ -134,7 +135,7 @@ class _StepHearer(StepProfiler):
         *,
         looks_for_rarer: bool = True,
         looks_for_turns: bool = True,
-        turn: Turn | None = None,
+        turn: Turn | TurnOfMessages | None = None,
     ) -> None:
         self._looks_for_rarer, self._n_heard = looks_for_rarer, 0
         self._looks_for_turns, self._given_turn = looks_for_turns, turn
@@ -156,7 +157,11 @@ class _StepHearer(StepProfiler):
         self._launched = self._in_graphs = 0
         self._steps_of_turn: StepsOfATurn | None = None
         self._outside = OutsideWork(lambda: self._made)
-        self._turns = Turns(lambda: self._made, self._follow, turn)
+        self._turns = Turns(lambda: self._made, self._follow, turn if isinstance(turn, Turn) else None)
+        self._turns_of_messages: TurnsOfMessages | None = None
+        if looks_for_turns and around is not None and not isinstance(turn, Turn):
+            self._turns_of_messages = TurnsOfMessages(around.spec.rank, turn)
+            around.on_message = self._message_begins
         self._turns_of_calls: TurnsOfCalls | None = None
         self._n_inside = 0
         if looks_for_turns and around is None and turn is None:
@@ -219,6 +224,8 @@ class _StepHearer(StepProfiler):
         self._end_of_turns_of_calls()
         self._rare.optimizer_stepped()
         self._outside.optimizer_stepped()
+        if self._turns_of_messages is not None:
+            self._turns_of_messages.optimizer_stepped()
         if not self._is_a_rank:
             self._captures.optimizer_stepped()
         self._stepped.add(optimizer)
@@ -234,8 +241,40 @@ class _StepHearer(StepProfiler):
 
         if not self._looks_for_turns or self._recorder.is_in_backward:  # those of a backward are one
             return False
+        if self._turns_of_messages is not None and self._turns_of_messages.turn is not None:
+            return False
         is_part = self._kept is not None and self._kept.found_by == "optimizer"
         return self._turns.optimizer_stepped(frames_behind_hook(), beyond=self._outside.updates if is_part else None)
+
+    def _message_begins(self, method: Method, peer: int) -> None:
+        """A message is about to be sent to a rank or received from it."""
+        from torchledger._torch.user_lines import user_line
+
+        def at() -> str:
+            file, _, line = user_line().rpartition(":")
+            return f"{Path(file).name}:{line}"
+
+        turns = self._turns_of_messages
+        if self._recorder.is_in_backward:  # what is exchanged there is part of a step
+            return
+        if turns is not None and turns.message(peer, method, beyond=self._beyond, at=at):
+            self._recorder.marked("turn")
+
+    @property
+    def _beyond(self) -> int | None:
+        """Steps of optimizers, or calls where there are none, that are known to belong together; ``None`` where that
+        is not known, and where something else says where steps end."""
+        if self._kept is None or self._kept.found_by not in ("optimizer", "period") or self._found_turn is not None:
+            return None
+        if self._kept.found_by == "optimizer":
+            return self._outside.updates
+        return sum(count for kind in self._kept.kinds[:1] for count in kind.calls.values())
+
+    def _model_called(self) -> None:
+        self._outside.model_called()
+        self._turns.model_called()
+        if self._turns_of_messages is not None:
+            self._turns_of_messages.model_called()
 
     def _follow(self) -> Flow:
         groups = [group for each in self._stepped for group in each.param_groups]
@@ -247,8 +286,7 @@ class _StepHearer(StepProfiler):
         return self._tensors.n_operators - self._in_graphs + self._launched
 
     def _module_called(self, module: Any) -> None:
-        self._outside.model_called()
-        self._turns.model_called()
+        self._model_called()
         self._called()
         super()._module_called(module)
 
@@ -266,8 +304,7 @@ class _StepHearer(StepProfiler):
             self._tensors.flows[:] = [each for each in self._tensors.flows if not isinstance(each, WorkOfCalls)]
 
     def _around_call(self, compiled: Any, inputs: Sequence[Any], proceed: Callable[[], Any]) -> Any:
-        self._outside.model_called()
-        self._turns.model_called()
+        self._model_called()
         # What its wrapper calls is in its launches; it calls more at first, and in some versions of torch each time.
         before = self._tensors.n_operators
         self._called()
@@ -359,10 +396,12 @@ class _StepHearer(StepProfiler):
 
     def _is_in_turn(self, now_s: float) -> bool:
         """Whether the steps at hand seem to be parts of a turn, not too long after the last that was heard."""
-        calls = self._turns_of_calls
-        if self._turns.is_likely or (calls is not None and calls.is_likely):
+        calls, messages, beyond = self._turns_of_calls, self._turns_of_messages, self._beyond
+        is_likely = self._turns.is_likely or (calls is not None and calls.is_likely)
+        if is_likely or (messages is not None and messages.is_likely(beyond)):
             return self._looked_on <= _MOST_OF_TURNS and now_s < self._heard_s + _OF_TURNS_S
         is_possible = self._turns.is_possible or (calls is not None and calls.is_possible)
+        is_possible = is_possible or (messages is not None and messages.is_possible(beyond))
         return is_possible and self._looked_on <= _MOST_LOOKED_ON and now_s < self._heard_s + _OF_FIRST_TURN_S
 
     @property
@@ -428,14 +467,23 @@ class _StepHearer(StepProfiler):
         return not self._rare.found and self._outside.note() is None
 
     @property
-    def turn(self) -> Turn | None:
-        """What the step that is kept is, where it is a turn of a loop."""
-        return self._found_turn if self._kept is not None and self._kept.found_by == "turn" else None
+    def turn(self) -> Turn | TurnOfMessages | None:
+        """What the step that is kept is, where it is a turn."""
+        if self._kept is None or self._kept.found_by != "turn":
+            return None
+        messages = self._turns_of_messages
+        return self._found_turn or (messages.turn if messages is not None else None)
 
     @property
     def _found_turn(self) -> Turn | None:
         calls = self._turns_of_calls
         return self._turns.turn or (calls.turn if calls is not None else None)
+
+    def _note_on_turn(self) -> str | None:
+        """What the step is made of, where it is a turn."""
+        if self._found_turn is not None:
+            return self._found_turn.note()
+        return self._turns_of_messages.note() if self._turns_of_messages is not None else None
 
     @property
     def has_heard(self) -> bool:
@@ -482,8 +530,8 @@ class _StepHearer(StepProfiler):
             {order: recording.heard[place] for place, order in record.places.items()},
         )
         said = _UNTRAINED.format(self._looked_on) if self._waits_for_training else self._outside.note()
-        if (turn := self._found_turn) is not None and recording.found_by == "turn":
-            said = turn.note()
+        if recording.found_by == "turn":
+            said = self._note_on_turn()
         loading = None if self._is_a_rank else self._loading.note()
         if said is None and self._steps_of_turn is not None and self._is_one_of_several(recording):
             said = self._steps_of_turn.note()
@@ -563,7 +611,7 @@ def run_without_device(
     pays: Pays = stays_as_it_is,
     looks_for_rarer: bool = True,
     looks_for_turns: bool = True,
-    turn: Turn | None = None,
+    turn: Turn | TurnOfMessages | None = None,
 ) -> DryRunOutcome:
     """Run ``program`` without ``device`` until one of its steps is in the ledger at ``path``.
 

@@ -4,7 +4,7 @@ This process imports what every rank needs and then forks one child a rank, so t
 from the file descriptor ``ASKED``, each a list of requests (paths of JSON files) and how many may run at once, and
 writes their exit codes to ``TOLD``. What a script prints goes to stderr. A sentence that says why there is no ledger is
 left in the request's ``failure``; ``steady`` is made where no step behind the recorded one held more than it, and in
-``turn`` is what the step is where it is a turn of a loop.
+``turn`` is what the step is where it is a turn.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from torchledger.errors import TorchledgerError
 from torchledger.nouns import RUNNING, Device, WorldSpec
 from torchledger.planning.dry_run import run_without_device, script_program
-from torchledger.planning.turns import Turn
+from torchledger.planning.turns_of_messages import turn_told
 from torchledger.predicting.devices import find_model
 from torchledger.predicting.padding import PaddingRule
 from torchledger.signals import end_with_parent
@@ -101,7 +101,7 @@ def _record(request: Path, parent: int) -> int:
             pays=stays_as_it_is if asked["model"] is None else PaddingRule(lambda: find_model(asked["model"])),
             looks_for_rarer=asked["looks_for_rarer"],
             looks_for_turns=asked["looks_for_turns"],
-            turn=None if asked["given_turn"] is None else Turn(**asked["given_turn"]),
+            turn=None if asked["given_turn"] is None else turn_told(asked["given_turn"]),
         )
     except TorchledgerError as error:
         Path(asked["failure"]).write_text(str(error))

@@ -23,6 +23,7 @@ from torchledger.nouns import Collective, Device, DryRun, Launch, Step, StepCall
 from torchledger.planning.rank_entries import RankProgram
 from torchledger.planning.rank_processes import RankProcesses
 from torchledger.planning.turns import Turn
+from torchledger.planning.turns_of_messages import TurnOfMessages, turn_told
 from torchledger.predicting.launches import rounding_of
 from torchledger.stepping.communication import PIPELINE
 from torchledger.store import open_ledger
@@ -119,7 +120,7 @@ def record_ranks(
                 _check_pipeline(pipeline, world)
             specs = [replace(spec, rank=number) for number in stages]
             ledgers = _record_until_told(record, specs, recorded, failed, Path(mail))
-            if any(_turn(each) != turn for each in specs[1:]):  # a rank that has no such loop
+            if not all(_are_alike(turn, _turn(each)) for each in specs[1:]):  # a rank that has no such turn
                 ways = replace(ways, looks_for_turns=False, turn=None)
                 recorded = {spec.rank: record([spec])[0]}
                 ledgers = _record_until_told(record, specs, recorded, {}, Path(mail))
@@ -143,11 +144,15 @@ def record_ranks(
 
 @dataclass(frozen=True)
 class How:
-    """What a rank looks for, and the ``turn`` of a loop that another has taken for its step, for it to take as well."""
+    """What a rank looks for, and the ``turn`` that another has taken for its step, for it to take as well."""
 
     looks_for_rarer: bool = True
     looks_for_turns: bool = True
-    turn: Turn | None = None
+    turn: Turn | TurnOfMessages | None = None
+
+    def turn_of(self, rank: int) -> Turn | TurnOfMessages | None:
+        """The turn that a rank is to take; between messages each begins with its own."""
+        return self.turn.of_rank(rank) if isinstance(self.turn, TurnOfMessages) else self.turn
 
 
 def _record_until_told(
@@ -223,6 +228,7 @@ def _request(
     assert world.mail is not None
     request, failure = (Path(world.mail) / name for name in (f"request_{world.rank}.json", f"failure_{world.rank}.txt"))
     failure.unlink(missing_ok=True)  # of an earlier try
+    turn = how.turn_of(world.rank)
     request.write_text(
         json.dumps(
             {
@@ -239,7 +245,7 @@ def _request(
                 "turn": str(_turn_file(world)),
                 "looks_for_rarer": how.looks_for_rarer,
                 "looks_for_turns": how.looks_for_turns,
-                "given_turn": None if how.turn is None else dataclasses.asdict(how.turn),
+                "given_turn": None if turn is None else dataclasses.asdict(turn),
             }
         )
     )
@@ -252,10 +258,17 @@ def _steady(world: WorldSpec) -> Path:
     return Path(world.mail) / f"steady_{world.rank}"
 
 
-def _turn(world: WorldSpec) -> Turn | None:
-    """The turn of a loop that a rank has taken for its step; ``None`` where it is another step."""
+def _turn(world: WorldSpec) -> Turn | TurnOfMessages | None:
+    """The turn that a rank has taken for its step; ``None`` where it is another step."""
     file = _turn_file(world)
-    return Turn(**json.loads(file.read_text())) if file.exists() else None
+    return turn_told(json.loads(file.read_text())) if file.exists() else None
+
+
+def _are_alike(first: Turn | TurnOfMessages | None, other: Turn | TurnOfMessages | None) -> bool:
+    """Whether two ranks took the same for their steps: between messages each has its own turns, which meet."""
+    if isinstance(first, TurnOfMessages):
+        return isinstance(other, TurnOfMessages)
+    return first == other
 
 
 def _turn_file(world: WorldSpec) -> Path:

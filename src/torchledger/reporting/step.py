@@ -25,7 +25,8 @@ from torchledger.stepping.totals import PHASES, StepTotals, Work, call_us, launc
 FOUND_BY: Mapping[StepFoundBy, str] = {
     "torchledger.step": "torchledger.step() marks it",
     "profiler_step": "the profiler's step() marks it",
-    "turn": "a turn of the loop around several steps of an optimizer and the work that they use, or several calls",
+    "turn": "a turn of the loop around several steps of an optimizer and the work that they use, or several calls, or "
+    "what comes between messages of ranks",
     "optimizer": "from one optimizer's step to the next",
     "period": "the period of the sequence of calls",
     "call": "one call of the function that was profiled",

@@ -10,6 +10,7 @@ from torchledger.errors import PlanError, UsageError
 from torchledger.nouns import DryRun, MadeGroup, WorldSpec
 from torchledger.planning import world
 from torchledger.planning.turns import Turn
+from torchledger.planning.turns_of_messages import Beginning, TurnOfMessages
 from torchledger.planning.world import How, RecordedRank, Script, program_of, record_ranks, world_of
 from torchledger.store import LedgerWriter
 from torchledger.work.stage_mail import StageReader, stage_mail
@@ -91,7 +92,7 @@ def test_ranks_take_the_turn_of_a_loop_for_their_step_that_the_first_has_found_o
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_alike: bool
 ) -> None:
     turn = Turn("train.py:9", "train.py:11", 4)
-    asked: list[tuple[int, bool, Turn | None]] = []
+    asked: list[tuple[int, bool, Any]] = []
 
     def record(*given: Any, how: How | None = None) -> list[Path]:
         *_, folder, _, ranks, _ = given
@@ -106,6 +107,30 @@ def test_ranks_take_the_turn_of_a_loop_for_their_step_that_the_first_has_found_o
     record_ranks(Script(__file__), tmp_path / "j.job", make_device(), 8)
     again = [] if is_alike else [(0, False, None), (4, False, None)]
     assert asked == [(0, True, None), (4, True, turn), *again]
+
+
+@pytest.mark.parametrize("is_alike", [True, False])
+def test_ranks_begin_their_steps_with_the_message_that_the_first_begins_its_own_with_or_none_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_alike: bool
+) -> None:
+    turn = TurnOfMessages(0, (Beginning(4, "recv", 3, 0),))
+    asked: list[tuple[int, bool, Any]] = []
+
+    def record(*given: Any, how: How | None = None) -> list[Path]:
+        *_, folder, _, ranks, _ = given
+        how = how or How()
+        for each in ranks:
+            told = how.turn_of(each.rank)
+            asked.append((each.rank, how.looks_for_turns, told))
+            if how.looks_for_turns and (is_alike or each.rank == 0):
+                world._turn_file(each).write_text(json.dumps(asdict(told or turn)))
+        return [write_rank(folder / f"{each.rank}.ledger", each, pipeline=(0, 4)) for each in ranks]
+
+    monkeypatch.setattr(world, "_record", record)
+    record_ranks(Script(__file__), tmp_path / "j.job", make_device(), 8)
+    again = [] if is_alike else [(0, False, None), (4, False, None)]
+    other = TurnOfMessages(4, (Beginning(0, "send", 3, 0),))
+    assert asked == [(0, True, None), (4, True, other), *again]
 
 
 def test_one_rank_stands_for_all_where_there_is_no_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
