@@ -12,7 +12,7 @@ from torchledger.planning.prices import CLIPPING_PASSES, PiecePrices, total_pric
 from torchledger.planning.reductions import full_buckets, weights_of_block
 from torchledger.planning.schedules import Action, schedule_actions
 from torchledger.planning.sharing import PRODUCT
-from torchledger.planning.timeline import Sharing, TimedEntry
+from torchledger.planning.timeline import COMPUTE_STREAM, Sharing, TimedEntry
 from torchledger.planning.transformer import Piece, Transformer, parts_of
 from torchledger.planning.transformer_memory import layers_by_stage, parameters_of_rank
 from torchledger.predicting.power import StepWork
@@ -240,8 +240,10 @@ class Composer:
             target = action.stage + 1 if is_forward else action.stage - 1
             after: tuple[int, ...] = ()
             if 0 <= source < stages:
+                # NCCL's streams wait for what the stream of the calling thread was given before a message.
+                computed = _last_computed(entries)
                 after = (len(entries),)
-                entries.append(self.transfer("receive", move_us, source, action.stage, action, ()))
+                entries.append(self.transfer("receive", move_us, source, action.stage, action, computed))
             cost = costs[action.stage, action.kind]
             if place == last_backward:
                 entries.append(TimedEntry("ready", "host", 0.0, "compute", after=after))
@@ -249,8 +251,7 @@ class Composer:
             else:
                 entries += self.phase(action.kind, cost, after=after)
             if 0 <= target < stages:
-                done = next(k for k in reversed(range(len(entries))) if entries[k].stream == "compute")
-                entries.append(self.transfer("send", move_us, action.stage, target, action, (done,)))
+                entries.append(self.transfer("send", move_us, action.stage, target, action, _last_computed(entries)))
         self.end(entries, rank)
         return entries
 
@@ -417,3 +418,8 @@ def name_of(layout: Layout) -> str:
     if layout.recomputation != "none":
         words.append(f"recompute={layout.recomputation}")
     return " ".join(words)
+
+
+def _last_computed(entries: Sequence[TimedEntry]) -> tuple[int, ...]:
+    """The place of what the compute stream was given last, if anything."""
+    return next(((place,) for place in reversed(range(len(entries))) if entries[place].stream == COMPUTE_STREAM), ())

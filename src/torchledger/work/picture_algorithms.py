@@ -178,6 +178,14 @@ _OF_VOLUME, _TILE = 5, 64
 """Dimensions of a volume, and channels along a tile's side (of 170 calls: 64 leaves less error than 32)."""
 
 
+def padded_gradient(call: Call) -> Parts | None:
+    """Of gradients of mirrored edges each value of the larger picture is added where it came from, by an atomic, behind
+    a kernel that writes zeros (``ReflectionPad.cu``)."""
+    if not call.is_backward:
+        return None
+    return Parts(call.precision, (1, call.megabytes, math.prod(call.shapes[0]) / 1e6))
+
+
 def pooled(call: Call) -> Parts:
     """A thread makes one value of the result, or one of the gradient out of all windows that hold it. Gradients go as
     the pictures lie that were pooled; others are copied first (``DilatedMaxPool2d.cu``, ``AveragePool2d.cu``)."""

@@ -237,6 +237,14 @@ def test_a_reduction_behind_the_pipeline_is_waited_for_once_and_not_by_each_stag
     assert 0 < slow - quick <= reductions[1] - reductions[0] + 1e-6
 
 
+def test_a_message_is_received_behind_what_its_rank_was_given_to_compute_before() -> None:
+    for entries in Composer(SMALL, Layout(pp=4), PRICES, FABRIC, Composition(), FREE).ranks().values():
+        for place, entry in enumerate(entries):
+            computed = [k for k in range(place) if entries[k].stream == "compute"]
+            if entry.label == "receive" and computed:
+                assert entry.after == (computed[-1],)
+
+
 GPT = replace(SMALL, gated=False, norm="layer", attention="unfused", bias=True, rotary=False, fused=False)
 
 

@@ -860,3 +860,11 @@ def test_the_gradient_of_a_norm_of_groups_has_a_warp_for_each_small_channel_of_e
     assert (small.way, large.way) == ("small channels", "channels")
     assert small.amounts[1] > large.amounts[1]
     assert gradient(128, 64, 64).amounts[4] > gradient(129, 64, 64).amounts[4]
+
+
+def test_the_gradient_of_mirrored_edges_adds_each_value_of_the_larger_picture() -> None:
+    larger, smaller = _tensor(4, 8, 18, 18), _tensor(4, 8, 16, 16)
+    settings = (("padding", (1, 1, 1, 1)),)
+    parts = parts_of("aten::reflection_pad2d_backward", [larger, smaller], settings, bytes_moved=10**6)
+    assert parts == Parts("float32", (1, 1.0, 4 * 8 * 18 * 18 / 1e6))
+    assert parts_of("aten::reflection_pad2d", [smaller], settings, bytes_moved=10**6) is None
