@@ -24,10 +24,11 @@ _STRENGTH: dict[StepFoundBy, int] = {
     "period": 0,
 }
 
-_PATIENCE, _LEARNERS_PATIENCE, _MOST_WAITED = 256, 2048, 4000
+_PATIENCE, _ACCUMULATED, _HALVES, _MOST_WAITED = 64, 256, 2048, 4000
 """How many rounds of calls may pass without a step of an optimizer that holds the parameters, before it is given up:
-any rounds, and those that are forwards or backwards alone (a recurrent model is called once for each moment of a
-sequence); and after how many calls in any case."""
+rounds that keep no gradients, as an evaluation's, rounds of forwards and their backwards, whose gradients are added up,
+and forwards or backwards alone (a recurrent model is called once for each moment of a sequence); and after how many
+calls in any case."""
 
 _HARDLY_SEEN = 6
 """Rounds after which a period is believed although other known calls come between."""
@@ -404,15 +405,16 @@ class StepFinder:
             self._has_updater = self._has_optimizer()
         directions = {self._directions[name] for name in (signal.name for signal in self._log)}
         is_updated = {"backward", "inference"} <= directions  # by an optimizer that is compiled
-        rounds = _LEARNERS_PATIENCE if self._is_half_of_a_round(len(period)) else _PATIENCE
-        waited = min(rounds * len(period), _MOST_WAITED)
+        waited = min(self._patience_with(len(period)) * len(period), _MOST_WAITED)
         return self._has_updater and not is_updated and len(self._sequence.tokens) < waited
 
-    def _is_half_of_a_round(self, length: int) -> bool:
-        """True if the last calls are forwards alone, whose backward is to come, or backwards alone."""
+    def _patience_with(self, length: int) -> int:
+        """How many rounds of so many calls as were the last may pass."""
         names = {signal.name for signal in self._log[-length:]}
         sides = {"forward" if name in self._learners else self._directions[name] for name in names}
-        return sides in ({"forward"}, {"backward"})
+        if "inference" in sides:
+            return _PATIENCE
+        return _HALVES if len(sides) == 1 else _ACCUMULATED
 
     def _go_on(self, signal: _Signal) -> FoundStep | None:
         assert self._round is not None
