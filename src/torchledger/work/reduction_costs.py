@@ -100,6 +100,23 @@ def _reduction_dtype(name: str, dtype: str) -> str:
 
 def _softmax(call: OpCall) -> Cost | None:
     source = call.tensor(0)
+    made = _softmax_made(call)
+    return None if source is None or made is None else memory_cost([source], [made])
+
+
+def _safe_softmax(call: OpCall) -> Cost | None:
+    """A softmax, whether each element hid all, whether those of a row do, and zeros put where they do."""
+    source = call.tensor(0)
+    made, dim = _softmax_made(call), call.ints(1)
+    if source is None or made is None or not dim:
+        return None
+    masks = Tensor(source.shape, "bool")
+    rows = Tensor(tuple(1 if at == dim[0] % len(source.shape) else n for at, n in enumerate(source.shape)), "bool")
+    return memory_cost([source, source, masks, rows, made], [made, masks, rows, made])
+
+
+def _softmax_made(call: OpCall) -> Tensor | None:
+    source = call.tensor(0)
     if source is None:
         return None
     widened = call.constant(2) == "True" and source.dtype in ("float16", "bfloat16")
@@ -107,7 +124,7 @@ def _softmax(call: OpCall) -> Cost | None:
     dtype = "float32" if widened else source.dtype
     if code and call.constant(2) not in ("True", "False") and code[0] in DTYPE_OF_SCALAR_TYPE:
         dtype = DTYPE_OF_SCALAR_TYPE[code[0]]
-    return memory_cost([source], [Tensor(source.shape, dtype)])
+    return Tensor(source.shape, dtype)
 
 
 def _softmax_backward(call: OpCall) -> Cost | None:
@@ -232,7 +249,8 @@ def _ctc_loss(call: OpCall) -> Cost | None:
 
 REDUCTION_COSTS: Mapping[str, Formula] = {
     **dict.fromkeys(_REDUCTIONS, _reduction),
-    **named("_softmax softmax _safe_softmax _log_softmax log_softmax", _softmax),
+    **named("_softmax softmax _log_softmax log_softmax", _softmax),
+    "_safe_softmax": _safe_softmax,
     **named("_softmax_backward_data _log_softmax_backward_data", _softmax_backward),
     **named("sort argsort msort", _sort),
     "topk": _topk,

@@ -224,6 +224,15 @@ def test_a_given_output_is_written_and_not_read() -> None:
     assert op_cost(call).bytes_moved == 3 * 128
 
 
+def test_a_softmax_that_is_safe_moves_what_its_four_kernels_do() -> None:
+    scores = torch.randn(2, 3, 5)
+    made, hidden = torch.softmax(scores, -1), scores == -torch.inf
+    rows = hidden.all(-1, keepdim=True)
+    kernels = ([scores, made], [scores, hidden], [hidden, rows], [rows, made, torch.where(rows, 0.0, made)])
+    cost = op_cost(call_of("aten::_safe_softmax", scores, -1, None))
+    assert cost.bytes_moved == sum(distinct_bytes(*each) for each in kernels)
+
+
 def test_a_gather_is_bounded_by_its_table() -> None:
     cost = op_cost(call_of("aten::embedding", torch.randn(2, 8), torch.zeros(100, dtype=torch.int64)))
     assert cost.bytes_moved == 2 * 8 * 4 + 100 * 8 + 100 * 8 * 4
