@@ -286,15 +286,23 @@ class _StepHearer(StepProfiler):
         return self._tensors.n_operators - self._in_graphs + self._launched
 
     def _module_called(self, module: Any) -> None:
+        from torchledger._torch import steps
+
         self._model_called()
-        self._called()
+        self._called(keeps_gradients=steps.keeps_gradients())
         super()._module_called(module)
 
-    def _called(self) -> None:
-        """Ends a turn of calls that nothing updates with the first of the next."""
+    def _called(self, *, keeps_gradients: bool) -> None:
+        """Ends a turn of calls that nothing updates with the first of the next; what keeps gradients for an optimizer
+        is no such call."""
+        from torchledger._torch.optimizers import has_other_optimizer
         from torchledger._torch.user_lines import frames_behind_hook
 
-        if self._turns_of_calls is not None and self._turns_of_calls.called(frames_behind_hook()):
+        if self._turns_of_calls is None or not self._turns_of_calls.called(frames_behind_hook()):
+            return
+        if keeps_gradients and has_other_optimizer(frozenset(), self._tensors):
+            self._end_of_turns_of_calls()
+        else:
             self._recorder.marked("turn")
 
     def _end_of_turns_of_calls(self) -> None:
@@ -307,7 +315,7 @@ class _StepHearer(StepProfiler):
         self._model_called()
         # What its wrapper calls is in its launches; it calls more at first, and in some versions of torch each time.
         before = self._tensors.n_operators
-        self._called()
+        self._called(keeps_gradients=direction_of(self._recorder.name_of(compiled) or "") != "inference")
         self._n_inside += 1
         try:
             given = list(inputs) if self._tensors.flows else []  # a graph may empty its list of them

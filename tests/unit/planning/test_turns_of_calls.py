@@ -74,3 +74,21 @@ def test_what_a_function_held_that_was_watched_is_let_go_when_it_returns() -> No
 
     peak = planned(program).peak_allocated_bytes
     assert peak is not None and peak < 1.5 * 4 * (1 << 26)
+
+
+def test_calls_that_keep_gradients_for_an_optimizer_are_a_part_of_its_step() -> None:
+    def run() -> None:
+        cell = nn.Linear(WIDTH, WIDTH).cuda()
+        optimizer = torch.optim.SGD(cell.parameters(), 0.1)
+        for _ in range(5):
+            total = torch.zeros((), device="cuda")
+            for _ in range(12):
+                hidden = cell(torch.randn(8, 16, WIDTH, device="cuda"))[:, -1]
+                for _ in range(8):
+                    hidden = cell(hidden)
+                total = total + hidden.sum()
+            total.backward()
+            optimizer.step()
+
+    step = plan_program(run).step
+    assert note_of(step) == "" and step.launches > 2 * 12 * 9
