@@ -11,8 +11,6 @@ of their baseline has seen three quarters of the labels (``fit_conv2d_networks.p
 from __future__ import annotations
 
 import argparse
-import gzip
-import json
 import sys
 import time
 import zlib
@@ -22,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from operator_loops import read_rows
 
 from torchledger.expecting.machine import LATEST_NETWORKS
 from torchledger.fitting.fit import fit_entry
@@ -67,7 +66,7 @@ def is_taught(parameters: Mapping[str, NDArray[np.int64]]) -> NDArray[np.bool_]:
 def samples_of_loops(paths: Sequence[Path], device: str) -> Iterator[Sample]:
     """What operators took when repeated, of files of ``operator_loops.py``, as the samples that they are."""
     for path in paths:
-        for place, row in enumerate(json.loads(gzip.decompress(path.read_bytes()))):
+        for place, row in enumerate(read_rows(path)):
             for direction, times_us in row.get("repeated", {}).items():
                 yield Sample(
                     point_id=f"{path.name}/{place}",

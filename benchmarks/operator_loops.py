@@ -190,7 +190,7 @@ def judge(path: Path, model_name: str) -> None:
     from torchledger.predicting.devices import find_model
 
     model = find_model(model_name)
-    rows = _read(path)
+    rows = read_rows(path)
     known = {state for state in _STATES.values() if any(name.startswith(f"{state} width") for name in model.extras)}
     off: dict[str, dict[str, list[tuple[float, bool]]]] = {loop: defaultdict(list) for loop in LOOPS}
     refused: dict[str, int] = defaultdict(int)
@@ -234,7 +234,7 @@ def judge(path: Path, model_name: str) -> None:
     print("\nLeft out: " + ("; ".join(f"{count} times {why}" for why, count in refused.items()) or "none"))
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
+def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a file of ``measure``, which may be compressed."""
     text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     rows: list[dict[str, Any]] = json.loads(text)
@@ -248,7 +248,7 @@ def learn(paths: Sequence[Path], model_name: str, output: Path, *, is_all: bool 
     from torchledger.predicting.model_file import save_model
 
     model = find_model(model_name)
-    of_files = [[row for row in _read(path) if "error" not in row] for path in paths]
+    of_files = [[row for row in read_rows(path) if "error" not in row] for path in paths]
 
     readers: dict[State, Callable[[dict[str, Any]], list[Any]]] = {"turns": _turns_of, "graph": _replays_of}
     for state, read in readers.items():

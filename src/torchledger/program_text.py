@@ -59,7 +59,17 @@ def place_of(file: str, statement: ast.stmt) -> str:
     >>> place_of("/home/me/train.py", ast.parse("pass").body[0])
     'train.py:1'
     """
-    return f"{Path(file).name}:{statement.lineno}"
+    return shortened(f"{file}:{statement.lineno}")
+
+
+def shortened(line: str) -> str:
+    """A line of a program by its file's name alone; as it is where no file is told.
+
+    >>> shortened("/home/me/train.py:1"), shortened("unknown")
+    ('train.py:1', 'unknown')
+    """
+    file, _, number = line.rpartition(":")
+    return f"{Path(file).name}:{number}" if file else line
 
 
 def _statement_at(node: ast.AST, line: int) -> ast.stmt | None:

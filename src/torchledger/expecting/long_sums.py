@@ -18,6 +18,7 @@ from torchledger.expecting.launch_products import factors_of
 from torchledger.expecting.machine import Machine
 from torchledger.nouns import Buffer, Launch
 from torchledger.work.categories import operation_of
+from torchledger.work.launch_tensors import alignment_of
 
 _BATCHED = ("bmm", "baddbmm")
 _LARGEST_SIDE = 128
@@ -146,7 +147,7 @@ def _layout(left: Buffer, right: Buffer) -> str:
 def _alignment(left: Buffer, right: Buffer) -> int:
     """The largest power of two that divides the elements between the rows of both factors, up to 16 bytes of them."""
     steps = [max(each.stride[-2:]) for each in (left, right)]
-    return min(_FULL_ALIGNED[right.dtype], *(step & -step for step in steps if step))
+    return min(_FULL_ALIGNED[right.dtype], *(int(2 ** alignment_of(step)) for step in steps))
 
 
 def costs_of_sums(machine: Machine) -> Mapping[str, SumCosts]:

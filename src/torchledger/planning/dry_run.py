@@ -42,6 +42,7 @@ from torchledger.planning.turns_of_calls import TurnsOfCalls, WorkOfCalls
 from torchledger.planning.turns_of_messages import Method, TurnOfMessages, TurnsOfMessages
 from torchledger.profiling.profile import StepProfiler, hear_steps
 from torchledger.profiling.records import facts_of_recording
+from torchledger.program_text import shortened
 from torchledger.stepping.assumed_ways import assumed_times, dearer_ways
 from torchledger.stepping.heard import record_heard_step
 from torchledger.stepping.record import Ledgered
@@ -250,14 +251,10 @@ class _StepHearer(StepProfiler):
         """A message is about to be sent to a rank or received from it."""
         from torchledger._torch.user_lines import user_line
 
-        def at() -> str:
-            file, _, line = user_line().rpartition(":")
-            return f"{Path(file).name}:{line}"
-
         turns = self._turns_of_messages
         if self._recorder.is_in_backward:  # what is exchanged there is part of a step
             return
-        if turns is not None and turns.message(peer, method, beyond=self._beyond, at=at):
+        if turns is not None and turns.message(peer, method, beyond=self._beyond, at=lambda: shortened(user_line())):
             self._recorder.marked("turn")
 
     @property

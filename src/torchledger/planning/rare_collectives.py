@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from torchledger.nouns import DryRun, Fabric, RareCollective
 from torchledger.planning.fabric import placement_of, price_collective
+from torchledger.program_text import shortened
 from torchledger.stepping.communication import operation_of
 from torchledger.work.collectives import collective_kind, message_of_call
 
@@ -147,9 +147,8 @@ def _named(rare: Sequence[RareCollective]) -> Iterator[str]:
     for (operation, source, size), members in alike.items():
         count = sum(each.count for each in members)
         known = [each.count * each.message_bytes for each in members if each.message_bytes is not None]
-        file, _, line = source.rpartition(":")
         facts = [f"{sum(known) / 1e6:,.3g} MB"] if len(known) == len(members) else []
-        facts.append(f"{Path(file).name}:{line}" if file else source)
+        facts.append(shortened(source))
         over = f" over {size} ranks" if size else ""
         yield f"{operation} {count:,} times{over} ({', '.join(facts)})"
 

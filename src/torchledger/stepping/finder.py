@@ -118,7 +118,7 @@ class StepFinder:
         self._sequence = TokenSequence()
         self._log: list[_Signal] = []
         self._directions: dict[str, Direction] = {}
-        self._learners: set[str] = set()
+        self._sides: dict[str, Direction] = {}
         self._round: Round | None = None
         self._since_found = 0
         self._open = _Open()
@@ -245,8 +245,7 @@ class StepFinder:
             self.hand_over(thread)
         self._silence = 0
         self._directions[graph] = direction
-        if keeps_gradients:
-            self._learners.add(graph)
+        self._sides[graph] = "forward" if keeps_gradients else direction
         token: Hashable = (graph, None if self._is_by_name else identity)
         if self.found_by in (None, "period") and (self._is_by_site or not self._sites.is_decided):
             token = self._token_by_site(token, None if direction == "backward" else site())
@@ -410,8 +409,7 @@ class StepFinder:
 
     def _patience_with(self, length: int) -> int:
         """How many rounds of so many calls as were the last may pass."""
-        names = {signal.name for signal in self._log[-length:]}
-        sides = {"forward" if name in self._learners else self._directions[name] for name in names}
+        sides = {self._sides[signal.name] for signal in self._log[-length:]}
         if "inference" in sides:
             return _PATIENCE
         return _HALVES if len(sides) == 1 else _ACCUMULATED

@@ -8,7 +8,7 @@ import math
 from dataclasses import replace
 
 from torchledger.nouns import TensorArgument
-from torchledger.work.algorithm_calls import CACHED, LOADED_AT_ONCE, Call, Parts
+from torchledger.work.algorithm_calls import CACHED, LOADED_AT_ONCE, Call, Parts, has_channels_last
 from torchledger.work.copy_algorithms import LATER, SOON, walk_across
 from torchledger.work.element_sizes import element_size
 from torchledger.work.kernel_counts import MASKS
@@ -166,7 +166,7 @@ def joined(call: Call) -> Parts | None:
     size = max(each for each in sizes if each)
     is_alike, recorded = len({each.dtype for each in given}) == 1, sum(math.prod(each.shape) for each in given) / 1e6
     elements = call.megabytes / (2 * size) if is_alike else recorded
-    is_last = all(map(_has_channels_last, given))
+    is_last = all(map(_is_dense_with_channels_last, given))
     inside = [_inside(each.shape, dim, is_last=is_last) for each in given]
     piece = sum(inside) / len(inside) * size
     # Of a long list not all tensors are recorded.
@@ -214,9 +214,9 @@ def _put_beside(call: Call) -> tuple[list[TensorArgument], int]:
     return given, dim
 
 
-def _has_channels_last(tensor: TensorArgument) -> bool:
+def _is_dense_with_channels_last(tensor: TensorArgument) -> bool:
     shape, stride = tensor.shape, tensor.stride
-    if stride is None or len(shape) not in _PICTURES or shape[1] == 1:
+    if stride is None or len(shape) not in _PICTURES or not has_channels_last(tensor):
         return False
     return lies_as(shape, stride, channels_last(shape))
 

@@ -111,6 +111,14 @@ def test_calls_of_modules_that_keep_gradients_are_waited_for_longer_than_those_t
         assert finder.found_by == (None if keeps_gradients else "period")
 
 
+def test_a_module_that_kept_gradients_once_is_waited_for_no_longer_where_it_keeps_none() -> None:
+    finder = StepFinder(has_optimizer=lambda: True)
+    finder.called("Cell.forward", 7, keeps_gradients=True)
+    for _ in range(100):
+        finder.called("Cell.forward", 7, keeps_gradients=False)
+    assert finder.found_by == "period" and not finder.waits_for_optimizer
+
+
 def test_an_optimizer_that_never_steps_is_given_up() -> None:
     finder = StepFinder(has_optimizer=lambda: True)
     told(finder, 300 * "FB")
