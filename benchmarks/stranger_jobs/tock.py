@@ -35,7 +35,8 @@ def _leave(answer):
 
 
 def steps(warmup=12, count=24):
-    """Yields the number of the step. Behind the warm-up and two more, each of `count` steps is timed."""
+    """Yields the number of the step. Behind the warm-up and two more, each of `count` steps is timed: until its end on
+    the device, and until all of it is issued."""
     for i in range(warmup):
         yield i
     dist.barrier()
@@ -45,16 +46,18 @@ def steps(warmup=12, count=24):
     _gate()
     for i in range(2):
         yield warmup + i
-    moments = []
+    moments, issued = [], []
     for i in range(count):
         torch.cuda.synchronize()
         moments.append(time.perf_counter())
         yield warmup + 2 + i
+        issued.append(1e3 * (time.perf_counter() - moments[-1]))
     torch.cuda.synchronize()
     moments.append(time.perf_counter())
     times = [1e3 * (after - before) for before, after in zip(moments, moments[1:])]
     answer = {
         "own_ms": statistics.median(times),
+        "issued_ms": statistics.median(issued),
         "steps": len(times),
         "rank": dist.get_rank(),
         "peak_allocated_bytes": torch.cuda.max_memory_allocated(),
