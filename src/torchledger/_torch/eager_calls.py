@@ -39,6 +39,7 @@ from torchledger._torch.own_work import OwnWork
 from torchledger._torch.patching import Patches
 from torchledger._torch.schemas import parameters_of
 from torchledger._torch.storages import HeardMemory, StorageWatch
+from torchledger._torch.subclass_constructors import make_unheard
 from torchledger._torch.tensors import is_nested, tensors_in
 from torchledger._torch.user_lines import begins_plan, is_of_python
 from torchledger.claims import claim
@@ -197,6 +198,8 @@ class EagerCalls(TorchDispatchMode):
             self._patches.around(propagator, _WHAT_WOULD_COME, self._while_asked)
         self._patches.on_undo(watch_stops(self._stopped, self.faults.append).undo)
         read_lengths_first(self._patches)
+        if mode is None:  # tensors without values have a way of their own
+            make_unheard(self._patches)
         self.__enter__()
         self._is_entered = True
         if isinstance(mode, FakeTensors):

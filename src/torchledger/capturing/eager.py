@@ -30,10 +30,12 @@ def count_eager(capture: Capture, step_fn: Callable[[], Any]) -> EagerCount:
     from torchledger._torch.alignments import read_lengths_first
     from torchledger._torch.flops import added_formulas
     from torchledger._torch.patching import Patches
+    from torchledger._torch.subclass_constructors import make_unheard
 
     capture.check_is_running()
     counter, patches = FlopCounterMode(display=False, custom_mapping=added_formulas()), Patches()
     read_lengths_first(patches)
+    make_unheard(patches)
     try:
         with torch.compiler.set_stance("force_eager"), counter:
             step_fn()

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from torch._prims import rng_prims
+from torch.nn.attention.bias import CausalBias, causal_lower_right
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 from torchledger._torch import eager_calls
@@ -257,6 +258,26 @@ def test_an_alignment_is_scored_as_it_is_when_nobody_listens() -> None:
         assert heard.stop()
     assert torch.equal(found, alone)
     assert {"aten::_ctc_loss", "aten::_ctc_loss_backward"} <= {call.call.name for call in heard.calls}
+
+
+class _Named(torch.Tensor):
+    """A class that a program calls to make a tensor of it."""
+
+
+def test_a_class_of_tensors_is_called_as_it_is_when_nobody_listens() -> None:
+    heard = EagerCalls(lambda: None)
+    assert heard.start()
+    try:
+        made = [_Named(3), _Named([1.0, 2.0]), _Named(torch.ones(2)), causal_lower_right(4, 8), torch.Tensor(3)]
+        query, key = torch.ones(1, 1, 4, 8), torch.ones(1, 1, 8, 8)
+        found = torch.nn.functional.scaled_dot_product_attention(query, key, key, attn_mask=made[3])
+        (made[1] * 2).sum()
+    finally:
+        assert heard.stop()
+    assert [type(each) for each in made] == [_Named, _Named, _Named, CausalBias, torch.Tensor]
+    assert found.shape == query.shape and made[1].tolist() == [1.0, 2.0]
+    assert {"aten::mul", "aten::sum"} <= {call.call.name for call in heard.calls}
+    assert "__new__" not in vars(torch.Tensor) and type(_Named(2)) is _Named
 
 
 def test_lengths_on_the_host_are_read_as_torch_reads_them_when_nobody_listens() -> None:

@@ -34,3 +34,13 @@ def test_lengths_on_the_host_are_lists_while_a_step_is_counted_and_tensors_befor
         run.count_eager(step)
     assert torch.equal(step(), before)
     assert given == [torch.Tensor, list, torch.Tensor]
+
+
+def test_a_step_that_calls_a_class_of_tensors_is_counted(tmp_path: Path) -> None:
+    class Named(torch.Tensor):
+        """A class that a program calls to make a tensor of it."""
+
+    layer = torch.nn.Linear(8, 8)
+    with torchledger.capture(tmp_path / "a.ledger") as run:
+        count = run.count_eager(lambda: layer(Named(2, 8).zero_()))
+    assert sum(count.flops_by_op.values()) == 2 * 2 * 8 * 8
