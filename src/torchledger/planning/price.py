@@ -14,6 +14,7 @@ from torchledger.fitting.learning import COVERAGE
 from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import Fabric, Host, PlannedRank, PlannedStep
 from torchledger.planning.rank_entries import EntryMaker, RankProgram, TimedRank, time_entries
+from torchledger.planning.rank_host import slowness_of_ranks
 from torchledger.planning.sharing import find_sharing
 from torchledger.planning.timeline import PlayedStep, Sharing, play
 from torchledger.predicting.host_steps import expected_host
@@ -49,8 +50,9 @@ def price_ranks(
         fabric = replace(fabric, ranks_per_node=ranks_per_node)
     sharing = find_sharing(model.device) if sharing is None else sharing
     overheads = overheads_of(model)
-    slowness, host_error = expected_host(host)
+    alone, host_error = expected_host(host)
     stands_in = {rank: program.rank for program in programs for rank in (*program.stands_for, program.rank)}
+    slowness = slowness_of_ranks(alone, len(stands_in))
     settings = {"allow_tf32": allow_tf32, "convolution_tf32": convolution_tf32}
     timed = {
         program.rank: time_entries(

@@ -32,6 +32,11 @@ tensors asks for, a message to another stage of a pipeline with the schedule aro
 operator's list, and any other operator that is given one. A message costs any host the same: it is the library that
 makes both sides meet, and not Python, that takes the time (pipelines of eleven sizes)."""
 
+MEETING = 1.11
+"""How many times as long a step takes the hosts of ranks that wait for each other. Each host is slow for moments of its
+own, and what all need ends with the slowest: five jobs whose hosts decide took this much longer on two ranks than on
+one, with their collectives there both times (1.05 to 1.17)."""
+
 _LIST_CALLS = 8
 """Operators over lists in a step of AdamW by lists: what a tensor of it costs the host is shared by them."""
 
@@ -40,6 +45,11 @@ _WAKING_US = STEP_COSTS["trains"] - 2 * STEP_COSTS["further_graphs"]
 
 _FORWARD_SHARE = 0.5
 """Of what a parameter costs: its guard and its place among a graph's inputs; the rest is its gradient."""
+
+
+def slowness_of_ranks(slowness: float, ranks: int) -> float:
+    """How slow a host is that launches one of so many ranks, by how slow it is alone."""
+    return slowness * (MEETING if ranks > 1 else 1.0)
 
 
 @dataclass

@@ -8,7 +8,7 @@ import pytest
 from tests.factories import make_buffer, make_launch, make_step_call
 
 from torchledger.nouns import StepCall
-from torchledger.planning.rank_host import RANK_COSTS, RankHost
+from torchledger.planning.rank_host import RANK_COSTS, RankHost, slowness_of_ranks
 from torchledger.predicting.host_steps import STEP_COSTS, measured_host_us
 from torchledger.predicting.overheads import StepShape
 
@@ -122,3 +122,8 @@ def test_a_message_that_a_program_asks_for_itself_costs_what_any_collective_does
     by_hand = host.collective_us(message, by_fsdp=False, by_hand=True)
     assert by_hand == host.collective_us(REDUCE, by_fsdp=False)
     assert by_hand < host.collective_us(message, by_fsdp=False)
+
+
+def test_hosts_of_ranks_that_wait_for_each_other_are_slower_than_one_alone() -> None:
+    assert slowness_of_ranks(1.3, 1) == 1.3
+    assert slowness_of_ranks(1.3, 2) == slowness_of_ranks(1.3, 64) > 1.3
