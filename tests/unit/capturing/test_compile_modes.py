@@ -283,6 +283,7 @@ def test_flex_attention_is_a_template_with_the_flops_of_attention(tmp_path: Path
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inverted", [False, True])
 def test_flex_attention_says_how_many_blocks_a_mask_that_reads_data_leaves_at_most(
     tmp_path: Path, inverted: bool

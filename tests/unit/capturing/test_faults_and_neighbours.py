@@ -168,6 +168,7 @@ def test_a_run_that_cannot_be_described_is_recorded(tmp_path: Path, monkeypatch:
     assert any("planted" in gap.reason for gap in read(tmp_path / "a.ledger").gaps)
 
 
+@pytest.mark.slow
 def test_a_fault_in_any_of_a_few_functions_of_ours_is_no_fault_of_the_program() -> None:
     harness = Path(__file__).parents[3] / "benchmarks" / "planted_faults.py"
     command = [sys.executable, harness, "--mode", "inference", "--every", "150"]

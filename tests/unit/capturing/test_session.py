@@ -312,6 +312,7 @@ def test_a_process_that_a_script_starts_loads_the_capture_with_torch_and_not_bef
     assert result.stdout.split() == ["False", "True"]
 
 
+@pytest.mark.slow
 def test_a_forked_child_writes_beside_its_parent(tmp_path: Path) -> None:
     script = f"""
     import os

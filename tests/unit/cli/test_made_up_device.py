@@ -59,7 +59,7 @@ def _run(*arguments: object, exit_code: int = 0) -> str:
     return result.stdout
 
 
-@pytest.fixture(scope="module", params=[(8, 6), (9, 0)], ids=["8.6", "9.0"])
+@pytest.fixture(scope="module", params=[pytest.param((8, 6), marks=pytest.mark.slow), (9, 0)], ids=["8.6", "9.0"])
 def device(request: pytest.FixtureRequest) -> Device:
     return _device(request.param)
 

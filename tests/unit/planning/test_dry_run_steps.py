@@ -233,6 +233,7 @@ def test_a_step_that_replays_what_was_captured_before_it_has_no_price(tmp_path: 
         run_without_device(program, tmp_path / "plan.ledger", H200)
 
 
+@pytest.mark.slow
 def test_a_program_that_evaluates_before_it_trains_is_planned_as_it_trains(tmp_path: Path) -> None:
     def program() -> None:
         layer, given = nn.Linear(8, 8).cuda(), torch.zeros(4, 8, device="cuda")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from torchledger.planning.plan import plan_world
 from torchledger.planning.world import Script
 
@@ -23,6 +25,7 @@ for _ in range(6):
 """
 
 
+@pytest.mark.slow
 def test_copies_between_host_and_device_are_said_as_of_one_process(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)

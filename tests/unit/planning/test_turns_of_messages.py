@@ -153,7 +153,7 @@ for _ in range(40):
 """
 
 
-@pytest.mark.parametrize("first", ["learner", "actor"])
+@pytest.mark.parametrize("first", ["learner", pytest.param("actor", marks=pytest.mark.slow)])
 def test_a_rank_that_plays_and_one_that_learns_are_planned_by_the_turn_between_their_messages(
     tmp_path: Path, first: str
 ) -> None:

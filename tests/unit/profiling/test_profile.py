@@ -386,6 +386,7 @@ def test_after_the_recording_nothing_of_ours_runs_in_a_step(tmp_path: Path) -> N
     assert called == {"hook": 5, "step": 5}
 
 
+@pytest.mark.slow
 def test_threads_that_end_under_the_profiler_end_as_without_and_nothing_is_said_on_stderr(tmp_path: Path) -> None:
     script = tmp_path / "infer.py"
     script.write_text(

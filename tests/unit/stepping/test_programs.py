@@ -22,6 +22,8 @@ STEPS = {"generation": "52", "two_threads": "3000"}
 FOUND_BY = {"generation": "period", "two_threads": "period", "compiled_optimizer": "period"}
 GRAPH_CALLS = {"layer_loop": 24, "accumulation": 8, "gan": 8, "generation": 1, "eager": 0}
 """Calls of compiled graphs in one step, by how the scripts are written."""
+LONG = ("trainer", "gan", "compiled_optimizer")
+"""The scripts that take longest, left to the slow tests; others are found by their period and call graphs often."""
 OWN_PROCESS = "layer_loop"
 """The script that a Python of its own runs, as a user's would; the others run in forks of one that is warm.
 
@@ -50,7 +52,11 @@ def eager_flops() -> dict[str, dict[str, int]]:
 
 
 @pytest.fixture(
-    scope="session", params=[*NAMES, *(pytest.param(f"{name} built", marks=pytest.mark.slow) for name in NAMES)]
+    scope="session",
+    params=[
+        *(pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in NAMES),
+        *(pytest.param(f"{name} built", marks=pytest.mark.slow) for name in NAMES),
+    ],
 )
 def recorded(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, warm: WarmProcess
