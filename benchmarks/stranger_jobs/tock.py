@@ -1,4 +1,7 @@
-"""How the jobs here time their own steps, on each of their ranks."""
+"""How the jobs here time their own steps, on each of their ranks.
+
+Where ``JOB_BURSTS`` is set they also time how quick the host is behind their steps; ``python tock.py`` does so alone.
+"""
 
 import json
 import os
@@ -34,6 +37,39 @@ def _leave(answer):
         time.sleep(0.05)
 
 
+def _bursts():
+    """Microseconds of a piece of Python, 200 eager additions and a backward of 100 nodes, the median of twelve."""
+    leaf = torch.ones(256, device="cuda", requires_grad=True)
+    plain = torch.ones(256, device="cuda")
+
+    def python():
+        total = 0
+        for i in range(20_000):
+            total += i % 7
+
+    def adds():
+        for _ in range(200):
+            plain.add_(1.0)
+
+    def nodes():
+        value = leaf
+        for _ in range(100):
+            value = value * 1.0
+        value.sum().backward()
+        leaf.grad = None
+
+    found = {}
+    for work in (python, adds, nodes):
+        times = []
+        for _ in range(12):
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            work()
+            times.append(1e6 * (time.perf_counter() - begin))
+        found[f"{work.__name__}_us"] = statistics.median(times)
+    return found
+
+
 def steps(warmup=12, count=24):
     """Yields the number of the step. Behind the warm-up and two more, each of `count` steps is timed: until its end on
     the device, and until all of it is issued."""
@@ -62,7 +98,13 @@ def steps(warmup=12, count=24):
         "rank": dist.get_rank(),
         "peak_allocated_bytes": torch.cuda.max_memory_allocated(),
     }
+    if "JOB_BURSTS" in os.environ:
+        answer |= _bursts()
     print(json.dumps(answer), flush=True)
     if dist.get_rank() == 0:
         _leave(answer)
     dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    print(json.dumps(_bursts()))

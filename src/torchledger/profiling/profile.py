@@ -140,9 +140,10 @@ class StepProfiler(Watcher):
         self._patches.append(mark_package_calls(PACKAGE_MARK))
 
     def _optimizer_stepped(self, optimizer: Any) -> None:
-        if not self._recorder.is_in_backward:  # of a step inside one, the next module's call says where it ends
-            self._hear_no_modules()
         self._recorder.optimizer_stepped(optimizer)
+        # Of a step inside a backward the next module's call says where it ends.
+        if not self._recorder.is_in_backward and not self._recorder.looks_for_turns:
+            self._hear_no_modules()
 
     def _watch_modules(self) -> None:
         from torchledger._torch.module_calls import ModuleCalls

@@ -50,13 +50,19 @@ def advance(states: States, step: FoundStep | None) -> None:
 
 
 def _warm(states: States) -> None:
-    if states.finder.found_by is None or not states.finder.is_settled:
+    finder = states.finder
+    if finder.found_by is None or not (finder.is_settled and finder.knows_turns):
         return
     is_together = states.finder.seen >= states.warmup - 1 and _has_met(states)
     if states.finder.seen < states.warmup or not is_together:
         return
     if states.only_hears and not states.finder.is_believed:
         return
+    if finder.turns > 1:
+        states.outcome.notes.append(
+            f"every {finder.turns} steps of the optimizer are one step here: they take turns, and no kind of them is "
+            "the most frequent"
+        )
     states.finder.keeps_owner, states.recorded_by = True, states.finder.found_by
     if states.only_hears:
         states.wanted = states.finder.usual

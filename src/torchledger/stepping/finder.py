@@ -8,12 +8,12 @@ nothing here knows torch or a clock.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
 from torchledger.nouns import Direction, StepFoundBy, StepKind
 from torchledger.stepping.call_sites import CallSites
-from torchledger.stepping.periods import Round, TokenSequence, most_frequent
+from torchledger.stepping.periods import Round, TokenSequence, most_frequent, turns_of
 
 _STRENGTH: dict[StepFoundBy, int] = {
     "call": 4,
@@ -35,6 +35,10 @@ _HARDLY_SEEN = 6
 
 _IRREGULAR = 24
 """After how many optimizer steps without a period the most frequent optimizer alone ends a step."""
+
+_MOST_TURNS = 4
+"""So many steps of an optimizer at most are one step of the program where they take turns and no kind of them is more
+frequent than all others: of two updates by what was played before, the first begins with playing."""
 
 _OUT_OF_ORDER = 3
 """So often one optimizer has to have stepped by then: each parameter may have its own, and the first of them steps for
@@ -80,11 +84,13 @@ class FoundStep:
 
 @dataclass(frozen=True)
 class _Signal:
-    """A call of a graph or a step of an optimizer: its name, and what tells it apart in a sequence."""
+    """A call of a graph or a step of an optimizer: its name, and what tells it apart in a sequence. A module's call
+    ``is_beside`` what ends steps."""
 
     name: str
     token: Hashable
     is_optimizer: bool = False
+    is_beside: bool = False
 
 
 @dataclass
@@ -93,6 +99,7 @@ class _Open:
 
     is_plain: bool = True
     calls: Counter[str] = field(default_factory=Counter)
+    modules: Counter[str] = field(default_factory=Counter)
 
 
 class StepFinder:
@@ -104,11 +111,12 @@ class StepFinder:
     where the first does not: one serves while the other trains. ``hand_over`` gives the steps to another thread,
     whatever the first does. ``has_optimizer`` is asked, rarely, whether
     an optimizer holds the parameters that graphs were called with: then calls that repeat before it steps are not
-    taken for steps too soon; ``waits_for_optimizer`` says that such calls repeat, and none has stepped yet.
+    taken for steps too soon; ``waits_for_optimizer`` says that such calls repeat, and none has stepped yet. ``turns``
+    is how many of an optimizer's steps take turns and are one; without ``merges_turns`` each is a step of its own.
     """
 
-    def __init__(self, *, has_optimizer: Callable[[], bool] = lambda: False) -> None:
-        self._has_optimizer = has_optimizer
+    def __init__(self, *, has_optimizer: Callable[[], bool] = lambda: False, merges_turns: bool = True) -> None:
+        self._has_optimizer, self._merges_turns = has_optimizer, merges_turns
         self._has_updater: bool | None = None
         self.waits_for_optimizer = False
         self._is_by_name = self._is_by_site = False
@@ -120,6 +128,8 @@ class StepFinder:
         self._directions: dict[str, Direction] = {}
         self._sides: dict[str, Direction] = {}
         self._round: Round | None = None
+        self._turns: list[tuple[Signature, Signature]] | None = []
+        self.turns = 1
         self._since_found = 0
         self._open = _Open()
         self._kinds: Counter[Signature] = Counter()
@@ -182,6 +192,17 @@ class StepFinder:
     def is_settled(self) -> bool:
         """False for a period of calls that may be a part of a turn of several places, which is still looked at."""
         return self.found_by != "period" or self._is_by_site or self._sites.is_decided
+
+    @property
+    def looks_for_turns(self) -> bool:
+        """Whether steps of an optimizer may turn out to take turns."""
+        is_open = self._merges_turns and self._turns is not None and not self.keeps_owner
+        return self.found_by == "optimizer" and is_open
+
+    @property
+    def knows_turns(self) -> bool:
+        """False while the steps of an optimizer are of several kinds, and may yet turn out to take turns."""
+        return not self.looks_for_turns or len(set(self._turns or ())) < 2
 
     @property
     def has_round(self) -> bool:
@@ -277,6 +298,15 @@ class StepFinder:
         self._open.calls[graph] += 1
         return True
 
+    def add_module(self, name: str, *, thread: Hashable) -> None:
+        """Count a call of a module where an optimizer ends steps: it tells whether those take turns."""
+        if thread != self.owner:
+            return
+        if self._round is not None:
+            self._open.modules[name] += 1
+        elif len(self._log) < _MAX_TOKENS:
+            self._log.append(_Signal(name, None, is_beside=True))
+
     def owns_optimizer(self, name: str, *, thread: Hashable) -> bool:
         """Whether the step that an optimizer has made on a thread is a part of these steps: two threads may train."""
         if self.owner is None:
@@ -336,6 +366,7 @@ class StepFinder:
 
     def _forget_round(self) -> None:
         self._round, self._log, self._open = None, [], _Open(is_plain=False)
+        self._turns, self.turns = [], 1
         self._kinds.clear()
 
     def _is_owned(self, thread: Hashable, direction: Direction) -> bool:
@@ -418,13 +449,41 @@ class StepFinder:
         assert self._round is not None
         if self.found_by == "optimizer":
             self._count(signal)
-            return self._end() if signal.is_optimizer and self._round.ends_with(signal.token) else None
+            if not signal.is_optimizer or not self._round.ends_with(signal.token):
+                return None
+            modules = self._open.modules
+            return self._with_turns(self._end(), modules)
         ended = self._end() if self._round.begins_with(signal.token) and self._open.calls else None
         self._count(signal)
         return ended
 
+    def _with_turns(self, step: FoundStep, modules: Counter[str]) -> FoundStep | None:
+        """The step that an optimizer has ended; where its steps take turns, what they make up, if that has ended."""
+        if self._turns is None or not self.looks_for_turns or not step.is_plain:
+            return step  # those that are recorded stay as they were found
+        self._turns.append((step.calls, tuple(sorted(modules.items()))))
+        kinds = turns_of(self._turns, _MOST_TURNS)
+        if kinds is None:
+            return step
+        seen, self._turns = len(self._turns), None
+        if not kinds or max(Counter(kinds).values()) > len(kinds) / 2:
+            return step
+        return self._merge(kinds, seen // len(kinds))
+
+    def _merge(self, kinds: Sequence[tuple[Signature, Signature]], seen: int) -> FoundStep | None:
+        """From here on a step is one of each of these kinds; so many were seen. The last of them, if it has ended."""
+        assert self._round is not None
+        # What is done once for all of them is done before the first.
+        first = max(range(len(kinds)), key=lambda place: sum(count for part in kinds[place] for _, count in part))
+        begun = -first % len(kinds) * len(self._round.tokens)
+        self._round = Round(self._round.tokens * len(kinds), self._ranks, begun=begun)
+        calls = tuple(sorted(sum((Counter(dict(calls)) for calls, _ in kinds), Counter[str]()).items()))
+        self._kinds, self.turns = Counter({calls: seen}), len(kinds)
+        self._open = _Open(is_plain=self._round.is_whole)
+        return FoundStep(calls) if self._round.is_whole else None
+
     def _count(self, signal: _Signal) -> None:
-        self._open.calls[signal.name] += 1
+        (self._open.modules if signal.is_beside else self._open.calls)[signal.name] += 1
 
     def _end(self) -> FoundStep:
         step = FoundStep(tuple(sorted(self._open.calls.items())), self._open.is_plain)

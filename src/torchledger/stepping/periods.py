@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
 
 _MEMORY = 4096
 """How many tokens are kept; a sequence that has no period by then is looked at afresh."""
@@ -68,14 +71,15 @@ class TokenSequence:
 class Round:
     """One period of a sequence, turned so that it begins with what the program did first of it.
 
-    ``ranks`` holds the order in which tokens were met for the first time.
+    ``ranks`` holds the order in which tokens were met for the first time; ``begun`` tokens of the round under way have
+    passed.
     """
 
-    def __init__(self, period: tuple[Hashable, ...], ranks: Mapping[Hashable, int]) -> None:
+    def __init__(self, period: tuple[Hashable, ...], ranks: Mapping[Hashable, int], *, begun: int = 0) -> None:
         places = [ranks.get(token, len(ranks)) for token in period]
         first = min(range(len(period)), key=lambda start: places[start:] + places[:start])
         self.tokens = period[first:] + period[:first]
-        self._at: int | None = 0
+        self._at: int | None = begun
 
     def begins_with(self, token: Hashable) -> bool:
         """Take the next token; True if a new round, or something else than a round, begins with it."""
@@ -112,3 +116,19 @@ def most_frequent(tokens: list[Hashable], *, at_least: int = 1) -> tuple[Hashabl
     """
     ((token, times),) = Counter(tokens).most_common(1)
     return (token,) if times >= at_least else None
+
+
+def turns_of(tokens: Sequence[T], longest: int) -> tuple[T, ...] | None:
+    """The shortest part of several tokens, up to so many, that a sequence has repeated twice; empty if it has none, and
+    ``None`` before that is known.
+
+    >>> turns_of("abab", 4), turns_of("abcde", 4), turns_of("aba", 4)
+    (('a', 'b'), (), None)
+    """
+    lengths = range(1, longest + 1)
+    possible = [length for length in lengths if all(a == b for a, b in zip(tokens, tokens[length:], strict=False))]
+    if not possible or (possible[0] == 1 and len(tokens) >= 2 * longest):
+        return ()
+    if possible[0] == 1 or len(tokens) < 2 * possible[0]:
+        return None
+    return tuple(tokens[-possible[0] :])

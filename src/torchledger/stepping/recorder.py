@@ -77,7 +77,8 @@ class StepRecorder:
         self._parameters: set[int] = set()
         # Graphs that were given no parameters (a function between eager layers) may be part of anybody's training.
         self._finder = StepFinder(
-            has_optimizer=lambda: not self._updaters and self._tools.holds_optimizer(self._parameters or None)
+            has_optimizer=lambda: not self._updaters and self._tools.holds_optimizer(self._parameters or None),
+            merges_turns=not only_hears,
         )
         self._names: dict[int, tuple[weakref.ref[Any], str]] = {}
         self._called: set[str] = set()
@@ -177,9 +178,13 @@ class StepRecorder:
             return
         waits = self._finder.owner in (None, threading.get_ident())
         if self._finder.found_by == "optimizer":  # what a backward held back can be done here
-            self._guarded(lambda: self._end_of(None), waits=waits)
+            self._guarded(lambda: self._after_optimizers_module(module), waits=waits)
         else:
             self._guarded(lambda: self._before_module(module), waits=waits)
+
+    def _after_optimizers_module(self, module: Any) -> None:
+        self._end_of(None)
+        self._finder.add_module(f"{type(module).__name__}.forward", thread=threading.get_ident())
 
     def _before_module(self, module: Any) -> None:
         name, key = f"{type(module).__name__}.forward", id(module)
@@ -356,6 +361,11 @@ class StepRecorder:
     def is_in_backward(self) -> bool:
         """Whether autograd's engine calls what this thread is at."""
         return self._tools.is_in_backward()
+
+    @property
+    def looks_for_turns(self) -> bool:
+        """Whether what modules are called between an optimizer's steps may still tell that those take turns."""
+        return self._finder.looks_for_turns
 
     @property
     def optimizers(self) -> frozenset[int]:

@@ -133,7 +133,7 @@ def test_a_mark_says_nothing_new_of_quiet_steps() -> None:
     assert program.count is not None
 
 
-@pytest.mark.parametrize("share", [2, 3])
+@pytest.mark.parametrize("share", [3, 5])
 def test_programs_whose_steps_differ_are_heard_throughout(share: int) -> None:
     program = QuietProgram()
     for number in range(60):
