@@ -4,14 +4,15 @@ cuBLAS gets one workspace for each of its handles, and every thread that multipl
 autograd's for the device. They stay until the process ends, and the caching allocator counts them; their size is a
 formula. cuDNN asks for room anew in each convolution and gives it back in the same call: how much a network says
 (``convolution_workspaces.py``); beside it lies what ATen first brings into the layout that the convolution runs in.
-ATen itself sorts words before it adds up their gradients, and needs room for as many sums as there may be.
+ATen itself sorts words before it adds up their gradients, and needs room for as many sums as there may be; a softmax
+copies what does not lie row by row.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torchledger.memory.convolution_workspaces import PRECISIONS, ConvolutionPass, Pass, workspace_bytes
@@ -69,7 +70,7 @@ def library_workspaces(
     asked = list(_asked_passes(calls, launches, storages, is_rounded=convolution_tf32))
     sizes = [own + each.copies for own, each in zip(workspace_bytes([a.one for a in asked]), asked, strict=True)]
     beside_calls = [(each.beside, size, "cuDNN workspace") for each, size in zip(asked, sizes, strict=True) if size]
-    beside_calls += _rooms_of_sorted_words(calls, storages)
+    beside_calls += _rooms_of_operators(calls, storages)
     return found + [
         LiveStorage(
             step=step,
@@ -92,16 +93,31 @@ def library_workspaces(
     ]
 
 
-def _rooms_of_sorted_words(
+def _rooms_of_operators(
     calls: Sequence[StepCall], storages: Sequence[LiveStorage]
 ) -> Iterator[tuple[LiveStorage, int, str]]:
-    """Beside each eager gradient of a table of words, the tensors that ATen needs until it is made."""
+    """Beside what some eager operators make, the tensors that ATen needs until it is made."""
     made = {each.born_in: each for each in storages if each.born is not None and each.born_launch is None}
     for call in calls:
-        if call.name == "aten::embedding_dense_backward" and call.order in made:
-            size = _bytes_of_sorted_words(call)
+        if call.name in _ROOMS and call.order in made:
+            bytes_of, name = _ROOMS[call.name]
+            size = bytes_of(call)
             if size:
-                yield made[call.order], size, "sorted words and sums of their rows"
+                yield made[call.order], size, name
+
+
+def _bytes_of_copies(tensors: Iterable[TensorArgument]) -> int:
+    """What is first brought into an order in which it lies row by row."""
+    return sum(0 if is_contiguous(each) else _bytes_of(each) for each in tensors)
+
+
+def _bytes_of_softmax(call: StepCall) -> int:
+    """What ``host_softmax`` and ``host_softmax_backward`` (``SoftMax.cu``) copy first; a softmax's own gradient is
+    worked out from the product of what they are given, and a logarithm's from both."""
+    given = call.arguments[: 2 if "backward" in call.name else 1]
+    if call.name == "aten::_softmax_backward_data":
+        return _bytes_of(given[0]) + _bytes_of_copies(given[1:])
+    return _bytes_of_copies(given)
 
 
 def _bytes_of_sorted_words(call: StepCall) -> int:
@@ -109,12 +125,22 @@ def _bytes_of_sorted_words(call: StepCall) -> int:
     bytes each, and the sums of ten rows of a word each; before these the rows, one behind the other."""
     rows, words = call.arguments[:2]
     table, count = setting(call.settings, "num_weights"), math.prod(words.shape)
-    copied = 0 if is_contiguous(rows) else math.prod(rows.shape) * (element_size(rows.dtype) or 0)
+    copied = _bytes_of_copies([rows])
     is_scaled = setting(call.settings, "scale_grad_by_freq") == (1,)
     sums = int(sums_of_words(count, table[0], is_scaled=is_scaled)) if table else 0
     if not table or not sums:
         return copied
     return copied + 8 * (2 * count + 3 * min(count, table[0]) + sums) + 4 * sums * rows.shape[-1]
+
+
+_ROOMS: Mapping[str, tuple[Callable[[StepCall], int], str]] = {
+    "aten::embedding_dense_backward": (_bytes_of_sorted_words, "sorted words and sums of their rows"),
+    **dict.fromkeys(
+        ("aten::_softmax", "aten::_log_softmax", "aten::_softmax_backward_data", "aten::_log_softmax_backward_data"),
+        (_bytes_of_softmax, "what a softmax copies row by row"),
+    ),
+}
+"""What eager operators need until they have made their tensors, and what it is."""
 
 
 def _multiplies(call: StepCall, launches: Mapping[str, Sequence[Launch]]) -> bool:
@@ -190,7 +216,7 @@ def _images(launch: Launch) -> list[Buffer]:
     return [each for each in tensors_of(launch)[0] if len(each.shape) > 2]
 
 
-def _bytes_of(buffer: Buffer) -> int:
+def _bytes_of(buffer: Buffer | TensorArgument) -> int:
     return math.prod(buffer.shape) * (element_size(buffer.dtype) or 0)
 
 

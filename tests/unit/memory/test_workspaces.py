@@ -172,3 +172,27 @@ def test_gradients_of_many_words_need_room_for_their_sums_and_those_of_few_none(
 def test_rows_that_do_not_lie_one_behind_the_other_are_copied_before() -> None:
     (plain,), (turned,) = words_gradient(4000, stride=row_major((4000, 64))), words_gradient(4000, stride=(1, 4000))
     assert turned.nbytes == plain.nbytes + SINGLE * 4000 * 64
+
+
+def softmax_room(name: str, *given: tuple[tuple[int, ...], tuple[int, ...]]) -> list[LiveStorage]:
+    tensors = tuple(TensorArgument(shape, "float32", stride) for shape, stride in given)
+    made = storage(tensors[0].shape, size=SINGLE, born_launch=None, shape=tensors[0].shape, dtype="float32")
+    call = make_step_call(name=f"aten::{name}", arguments=tensors)
+    options: dict[str, Any] = {"step": "s", "device": "cuda:0", "compute_capability": (9, 0), "first_number": 1}
+    return library_workspaces([call], {}, [made], **options)
+
+
+def test_a_softmax_copies_what_does_not_lie_row_by_row() -> None:
+    shape = (8, 500, 128)
+    plain, turned = (shape, row_major(shape)), (shape, (64_000, 1, 500))
+    size = SINGLE * 8 * 500 * 128
+    assert softmax_room("_log_softmax", plain) == []
+    (room,) = softmax_room("_softmax", turned)
+    assert room.nbytes == size and room.born == room.freed
+    assert softmax_room("_log_softmax_backward_data", plain, plain) == []
+    assert [each.nbytes for each in softmax_room("_log_softmax_backward_data", turned, turned)] == [2 * size]
+
+
+def test_a_softmaxs_gradient_is_worked_out_from_a_product_of_its_own() -> None:
+    plain = ((8, 128), row_major((8, 128)))
+    assert [each.nbytes for each in softmax_room("_softmax_backward_data", plain, plain)] == [SINGLE * 8 * 128]
