@@ -178,11 +178,11 @@ class StepRecorder:
             return
         waits = self._finder.owner in (None, threading.get_ident())
         if self._finder.found_by == "optimizer":  # what a backward held back can be done here
-            self._guarded(lambda: self._after_optimizers_module(module), waits=waits)
+            self._guarded(lambda: self._between_optimizer_steps(module), waits=waits)
         else:
             self._guarded(lambda: self._before_module(module), waits=waits)
 
-    def _after_optimizers_module(self, module: Any) -> None:
+    def _between_optimizer_steps(self, module: Any) -> None:
         self._end_of(None)
         self._finder.add_module(f"{type(module).__name__}.forward", thread=threading.get_ident())
 
