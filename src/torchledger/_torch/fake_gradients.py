@@ -79,7 +79,7 @@ def as_written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> t
     is_made_here = getattr(args[0], "_made_in", None) == _number(node)
     if func is _ATEN.add.Tensor and (_gives_twice(node) or not is_made_here) and _is_owned_sum(args):
         return _ATEN.add_.Tensor, args
-    if func is _ATEN.clone.default and node.name() == _ACCUMULATES and _is_taken_whole(args[0]):
+    if func is _ATEN.clone.default and node.name() == _ACCUMULATES and _is_taken_whole(args):
         return _ATEN.detach.default, args
     written = _FORMULAS.get(node.name(), {}).get(func, func) if is_made_here else func
     return written, (*args, True) if written is _ATEN._index_put_impl_.default else args
@@ -113,13 +113,13 @@ def _is_owned_sum(args: tuple[Any, ...]) -> bool:
     )
 
 
-def _is_taken_whole(gradient: Any) -> bool:
+def _is_taken_whole(args: tuple[Any, ...]) -> bool:
     """Whether a parameter's first gradient is sparse, its parts lie in order, and the engine alone holds it: C++ sees
     names of Python's among the references of these parts, and would copy them."""
-    if gradient.layout is not torch.sparse_coo or not gradient._values().is_contiguous():
+    if args[0].layout is not torch.sparse_coo or not args[0]._values().is_contiguous():
         return False
-    # One reference more than of an operator's arguments, by this function's own name.
-    return sys.getrefcount(gradient) == _REFERENCES + 1 and gradient._use_count() == _HOLDERS
+    # Not by a name here: a call of a Python function may hold what it is given once more, or not.
+    return sys.getrefcount(args[0]) == _REFERENCES and args[0]._use_count() == _HOLDERS
 
 
 def _is_dense(tensor: Any) -> bool:

@@ -35,7 +35,7 @@ makes both sides meet, and not Python, that takes the time (pipelines of eleven 
 MEETING = 1.11
 """How many times as long a step takes the hosts of ranks that wait for each other. Each host is slow for moments of its
 own, and what all need ends with the slowest: five jobs whose hosts decide took this much longer on two ranks than on
-one, with their collectives there both times (1.05 to 1.17)."""
+one, with their collectives there both times (1.08 to 1.17)."""
 
 _LIST_CALLS = 8
 """Operators over lists in a step of AdamW by lists: what a tensor of it costs the host is shared by them."""
