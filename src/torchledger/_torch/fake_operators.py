@@ -225,8 +225,10 @@ def _nonzero(tensor: Any) -> Any:
     elif (taken := taken_by(tensor)) is not None:
         size = taken[0]
     else:
-        count, share = tensor.numel(), getattr(tensor, "_share", None)
-        size = count if share is None else math.ceil(count * share)
+        share = getattr(tensor, "_share", 1.0)
+        if tensor.dtype is torch.bool:
+            tensor._share = share  # sums over the mask are of what is found here
+        size = math.ceil(tensor.numel() * share)
     return _indices(tensor, tensor.dim(), size).t()
 
 

@@ -304,6 +304,15 @@ def test_experts_that_a_router_chooses_are_given_equal_shares_of_the_tokens(fake
     assert (torch.zeros(64, device="cuda") == 0).nonzero().shape == (64, 1)
 
 
+def test_what_is_counted_of_a_mask_is_what_was_found_in_it(fake: FakeDevice) -> None:
+    keys = torch.randn(40, device="cuda")
+    mask = keys[torch.arange(120, device="cuda").view(3, 40) % 40] == keys
+    places, found = mask.nonzero(as_tuple=True)
+    counts = mask.sum(1).tolist()
+    assert counts == [40, 40, 40] and [each.shape for each in found.split(counts)] == [(40,)] * 3
+    assert places.shape == (120,) and int(mask.sum()) == 120
+
+
 def test_floats_of_a_mask_that_a_program_fills_are_known(fake: FakeDevice) -> None:
     negative = torch.zeros(2, 6, 1, device="cuda")
     negative[:, 3:] = 1
