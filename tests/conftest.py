@@ -47,7 +47,7 @@ gc.set_threshold(20_000, 20, 50)
 @pytest.fixture(scope="module", autouse=True)
 def _stays_there() -> None:
     """What is there before a module's tests is neither looked through for garbage nor for what lives: a plan does both
-    four times, which took most of a small one's time."""
+    several times, which took most of a small one's time."""
     gc.collect()
     gc.freeze()
 

@@ -53,19 +53,19 @@ def _warm(states: States) -> None:
     finder = states.finder
     if finder.found_by is None or not (finder.is_settled and finder.knows_turns):
         return
-    is_together = states.finder.seen >= states.warmup - 1 and _has_met(states)
-    if states.finder.seen < states.warmup or not is_together:
+    is_together = finder.seen >= states.warmup - 1 and _has_met(states)
+    if finder.seen < states.warmup or not is_together:
         return
-    if states.only_hears and not states.finder.is_believed:
+    if states.only_hears and not finder.is_believed:
         return
-    if finder.turns > 1:
+    if finder.turns is not None and finder.turns > 1:
         states.outcome.notes.append(
             f"every {finder.turns} steps of the optimizer are one step here: they take turns, and no kind of them is "
             "the most frequent"
         )
-    states.finder.keeps_owner, states.recorded_by = True, states.finder.found_by
+    finder.keeps_owner, states.recorded_by = True, finder.found_by
     if states.only_hears:
-        states.wanted = states.finder.usual
+        states.wanted = finder.usual
         begin_hearing(states)
         return
     states.tools.synchronize()

@@ -112,7 +112,8 @@ class StepFinder:
     whatever the first does. ``has_optimizer`` is asked, rarely, whether
     an optimizer holds the parameters that graphs were called with: then calls that repeat before it steps are not
     taken for steps too soon; ``waits_for_optimizer`` says that such calls repeat, and none has stepped yet. ``turns``
-    is how many of an optimizer's steps take turns and are one; without ``merges_turns`` each is a step of its own.
+    is how many of an optimizer's steps take turns and are one, ``None`` before that is known; without ``merges_turns``
+    each is a step of its own.
     """
 
     def __init__(self, *, has_optimizer: Callable[[], bool] = lambda: False, merges_turns: bool = True) -> None:
@@ -128,8 +129,8 @@ class StepFinder:
         self._directions: dict[str, Direction] = {}
         self._sides: dict[str, Direction] = {}
         self._round: Round | None = None
-        self._turns: list[tuple[Signature, Signature]] | None = []
-        self.turns = 1
+        self.turns: int | None = None
+        self._unmerged: list[tuple[Signature, Signature]] = []
         self._since_found = 0
         self._open = _Open()
         self._kinds: Counter[Signature] = Counter()
@@ -196,13 +197,13 @@ class StepFinder:
     @property
     def looks_for_turns(self) -> bool:
         """Whether steps of an optimizer may turn out to take turns."""
-        is_open = self._merges_turns and self._turns is not None and not self.keeps_owner
-        return self.found_by == "optimizer" and is_open
+        is_asked = self._merges_turns and not self.keeps_owner  # those that are recorded stay as they were found
+        return self.found_by == "optimizer" and self.turns is None and is_asked
 
     @property
     def knows_turns(self) -> bool:
         """False while the steps of an optimizer are of several kinds, and may yet turn out to take turns."""
-        return not self.looks_for_turns or len(set(self._turns or ())) < 2
+        return not self.looks_for_turns or len(set(self._unmerged)) < 2
 
     @property
     def has_round(self) -> bool:
@@ -366,7 +367,7 @@ class StepFinder:
 
     def _forget_round(self) -> None:
         self._round, self._log, self._open = None, [], _Open(is_plain=False)
-        self._turns, self.turns = [], 1
+        self.turns, self._unmerged = None, []
         self._kinds.clear()
 
     def _is_owned(self, thread: Hashable, direction: Direction) -> bool:
@@ -459,26 +460,25 @@ class StepFinder:
 
     def _with_turns(self, step: FoundStep, modules: Counter[str]) -> FoundStep | None:
         """The step that an optimizer has ended; where its steps take turns, what they make up, if that has ended."""
-        if self._turns is None or not self.looks_for_turns or not step.is_plain:
-            return step  # those that are recorded stay as they were found
-        self._turns.append((step.calls, tuple(sorted(modules.items()))))
-        kinds = turns_of(self._turns, _MOST_TURNS)
+        if not self.looks_for_turns or not step.is_plain:
+            return step
+        self._unmerged.append((step.calls, tuple(sorted(modules.items()))))
+        kinds = turns_of(self._unmerged, _MOST_TURNS)
         if kinds is None:
             return step
-        seen, self._turns = len(self._turns), None
-        if not kinds or max(Counter(kinds).values()) > len(kinds) / 2:
-            return step
-        return self._merge(kinds, seen // len(kinds))
+        has_most_frequent = not kinds or max(Counter(kinds).values()) > len(kinds) / 2
+        self.turns = 1 if has_most_frequent else len(kinds)
+        return step if has_most_frequent else self._merge(kinds)
 
-    def _merge(self, kinds: Sequence[tuple[Signature, Signature]], seen: int) -> FoundStep | None:
-        """From here on a step is one of each of these kinds; so many were seen. The last of them, if it has ended."""
+    def _merge(self, kinds: Sequence[tuple[Signature, Signature]]) -> FoundStep | None:
+        """From here on a step is one of each of these kinds. The last of them, if it has ended."""
         assert self._round is not None
         # What is done once for all of them is done before the first.
         first = max(range(len(kinds)), key=lambda place: sum(count for part in kinds[place] for _, count in part))
         begun = -first % len(kinds) * len(self._round.tokens)
         self._round = Round(self._round.tokens * len(kinds), self._ranks, begun=begun)
         calls = tuple(sorted(sum((Counter(dict(calls)) for calls, _ in kinds), Counter[str]()).items()))
-        self._kinds, self.turns = Counter({calls: seen}), len(kinds)
+        self._kinds = Counter({calls: len(self._unmerged) // len(kinds)})
         self._open = _Open(is_plain=self._round.is_whole)
         return FoundStep(calls) if self._round.is_whole else None
 
