@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from torchledger.nouns import Phase, StepCall
-from torchledger.reporting.step import FOUND_BY, PHASE_WORDS, verdict_of_step
+from torchledger.reporting.step import PHASE_WORDS, how_found, verdict_of_step
 from torchledger.stepping.totals import PHASES, StepTotals, Work, call_us, launches_in, stale_graphs
 
 MOST_CALLS = 20_000
@@ -32,7 +32,7 @@ def recorded_step(
     shown = [call for call in totals.calls if call.kind != "synchronization"]
     return {
         "verdict": [words(line) for line in verdict_of_step(totals)],
-        "found_by": FOUND_BY[step.found_by],
+        "found_by": how_found(step),
         "duration_us": step.duration_us,
         "device_us": step.device_us,
         "covered_share": step.covered_share,

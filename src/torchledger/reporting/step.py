@@ -22,7 +22,7 @@ from torchledger.reporting.document import Facts, Section, Sentence, Table, as_p
 from torchledger.roofline import USUAL_FLOPS_PER_BYTE
 from torchledger.stepping.totals import PHASES, StepTotals, Work, call_us, launched_on_device, on_host
 
-FOUND_BY: Mapping[StepFoundBy, str] = {
+_FOUND_BY: Mapping[StepFoundBy, str] = {
     "torchledger.step": "torchledger.step() marks it",
     "profiler_step": "the profiler's step() marks it",
     "turn": "a turn of the loop around several steps of an optimizer and the work that they use, or several calls, or "
@@ -31,7 +31,7 @@ FOUND_BY: Mapping[StepFoundBy, str] = {
     "period": "the period of the sequence of calls",
     "call": "one call of the function that was profiled",
 }
-"""How a step was found, in words."""
+"""How a step was found, in words; of an optimizer's the common case."""
 
 PHASE_WORDS: Mapping[Phase, str] = {
     "input": "input",
@@ -48,6 +48,15 @@ _MEDIANS_APART = 0.05
 """Share of a step's device time by which the sum of its calls' medians may differ from it unsaid."""
 
 _MUCH_IDLE = 0.2
+
+
+def how_found(step: Step) -> str:
+    """How a step was found, in words: of several steps of optimizers that are one, that they are."""
+    kind = step.kinds[0].calls if step.kinds else {}
+    count = sum(times for name, times in kind.items() if name.endswith(".step"))
+    if step.found_by == "optimizer" and count > 1:
+        return f"from one round of {count:,} optimizer steps to the next"
+    return _FOUND_BY[step.found_by]
 
 
 def step_as_plain(totals: StepTotals | None) -> dict[str, Any] | None:
@@ -112,7 +121,7 @@ def _verdict_of_dry_run(totals: StepTotals) -> tuple[str, ...]:
     beside = f", {counted(len(here), 'operator')} on the host" if (here := on_host(totals)) else ""
     work = f"{format_si(totals.whole.flops)}FLOP, {format_bytes(totals.whole.bytes_moved)} of minimum traffic"
     return (
-        f"A step that ran without its device: nothing of it was measured. Found by: {FOUND_BY[totals.step.found_by]}.",
+        f"A step that ran without its device: nothing of it was measured. Found by: {how_found(totals.step)}.",
         f"It makes {held if graphs else 'no call of a compiled graph'} and {counted(len(eager), 'eager operator')}: "
         f"{counted(launched_on_device(totals), 'launch')} of kernels{beside}, {work}.",
         "What it would take: torchledger predict-step, with --device.",
@@ -134,7 +143,7 @@ def _what_it_takes(totals: StepTotals) -> str:
         # The profiler makes operators longer: on a CPU more than a step takes without it.
         fits = step.duration_us is None or step.busy_us <= step.duration_us
         busy = f"; {worker} {format_us(step.busy_us)} {'of it' if fits else 'under the profiler, which adds to it'}"
-    return f"{takes}{busy}. Found by: {FOUND_BY[step.found_by]}.{_rarity(step)}"
+    return f"{takes}{busy}. Found by: {how_found(step)}.{_rarity(step)}"
 
 
 def _rarity(step: Step) -> str:
@@ -212,7 +221,7 @@ def _undisturbed_us(step: Step) -> float | None:
 
 def _facts_section(totals: StepTotals) -> Section:
     step = totals.step
-    rows = [("found by", FOUND_BY[step.found_by])]
+    rows = [("found by", how_found(step))]
     kinds = f" of {len(step.kinds)} kinds" if len(step.kinds) > 1 else ""
     how = "recorded under the profiler" if step.is_measured else "heard without its device"
     rows.append(("steps", f"{format_count(step.seen)} seen{kinds}, {step.recorded} {how}"))

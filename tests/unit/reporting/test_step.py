@@ -12,7 +12,7 @@ from torchledger.nouns import Gap, OptimizerFacts, StepCall, StepKind
 from torchledger.profiling.records import notes_of_recording
 from torchledger.reporting.document import Facts, Table
 from torchledger.reporting.overview import verdict
-from torchledger.reporting.step import step_as_plain, step_sections, verdict_of_step
+from torchledger.reporting.step import how_found, step_as_plain, step_sections, verdict_of_step
 from torchledger.reporting.summary import summarize_ledger
 from torchledger.stepping.export import export_step
 from torchledger.stepping.recording import StepRecording
@@ -173,3 +173,10 @@ def test_a_step_that_was_no_longer_under_the_profiler_is_not_called_slower(wall_
     step = make_step(plain_us=(1000.0,), busy_us=100.0, wall_us=wall_us, idle_us={"Python": wall_us - 100.0})
     sentence = step_sections(total_step(step, [make_step_call()], {}), top=3)[-1].blocks[-1]
     assert said in getattr(sentence, "text", "")
+
+
+def test_several_steps_of_optimizers_that_are_one_step_are_said_to_be() -> None:
+    one, two = StepKind(5, {"forward_0": 4, "Adam.step": 1}), StepKind(5, {"forward_0": 4, "Adam.step": 2})
+    assert how_found(make_step(kinds=(one,))) == how_found(make_step()) == "from one optimizer's step to the next"
+    assert how_found(make_step(kinds=(two,))) == "from one round of 2 optimizer steps to the next"
+    assert how_found(make_step(kinds=(two,), found_by="torchledger.step")) == "torchledger.step() marks it"
