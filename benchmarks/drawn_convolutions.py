@@ -62,6 +62,8 @@ class ConvolutionCase:
     tall: int = 0
     """How high a filter is that is not as high as it is wide; 0: it is square."""
     tall_padding: int = 0
+    tall_stride: int = 0
+    """How far a filter steps down that steps otherwise across; 0: as far."""
 
     @property
     def is_flat(self) -> bool:
@@ -80,6 +82,8 @@ class ConvolutionCase:
         """By dimension."""
         if self.depth:
             return self.deep_stride, self.stride, self.stride
+        if self.tall_stride:
+            return self.tall_stride, self.stride
         return (self.stride,) * len(self.taps)
 
     @property

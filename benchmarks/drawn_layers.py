@@ -195,6 +195,33 @@ def _stripe(pick: random.Random) -> Sizes:
     }  # fmt: skip
 
 
+def _uneven_step(pick: random.Random) -> Sizes:
+    """Filters that step otherwise down than across: periods of a signal, spectra whose frequencies alone are halved,
+    lines of text."""
+    c_in = pick.choice((1, 2)) if pick.random() < 0.15 else _width(pick, 16, 512)
+    c_out = pick.choice((c_in, 2 * c_in, c_in // 2 or 1, _width(pick, 16, 1024)))
+    if pick.random() < 0.35:
+        period = pick.choice((2, 3, 5, 7, 11))
+        tall, kernel, down, across = 5, 1, pick.choice((3, 3, 2, 4)), 1
+        height, width = _log(pick, 4, 8192 // period), period
+    else:
+        tall, kernel = pick.choice(
+            ((3, 3), (3, 3), (5, 2), (3, 2), (5, 3), (5, 5), (4, 3), (3, 5), (2, 2), (2, 1), (7, 5))
+        )
+        down, across = pick.choice(((2, 1), (2, 1), (2, 1), (4, 1), (3, 1), (4, 2)))
+        height, width = _stage(pick, 0, 3), _log(pick, 16, 1000)
+    same = pick.random() < 0.8
+    case = {
+        "count": _batch(pick), "c_in": c_in, "c_out": c_out, "height": height, "width": width,
+        "kernel": kernel, "padding": kernel // 2 if same else 0, "stride": across,
+        "tall": tall, "tall_padding": tall // 2 if same else 0, "tall_stride": down,
+    }  # fmt: skip
+    if height > 1 and kernel > 1 and pick.random() < 0.3:
+        names = (("kernel", "tall"), ("padding", "tall_padding"), ("stride", "tall_stride"), ("width", "height"))
+        case |= {one: case[two] for one, two in names} | {two: case[one] for one, two in names}
+    return case
+
+
 def _folded(pick: random.Random) -> Sizes:
     """Filters of their own for each picture of a batch, which is folded into groups: layers that a style or a task
     changes, filters that were foretold."""
@@ -266,6 +293,7 @@ KINDS: Mapping[str, tuple[float, Callable[[random.Random], Sizes]]] = {
     "smaller": (7, _smaller),
     "operator": (18, _operator),
     "stripes": (0, _stripe),
+    "steps": (0, _uneven_step),
     "folded": (0, _folded),
     "full size": (0, _full_size),
 }

@@ -39,7 +39,7 @@ QUICK: tuple[tuple[str, ...], ...] = (("-o", "{out}/passes.npz", "--limit", "20"
 PASSES = ("forward", "image", "weight")
 COLUMNS = (
     *("count", "c_in", "c_out", "height", "width", "kernel", "stride", "padding", "groups"),
-    *("tall", "tall_padding"),
+    *("tall", "tall_padding", "tall_stride"),
 )
 WIDTHS = (64, 80, 96, 128, 160, 192, 240, 256, 320, 384, 480, 512, 640, 768, 1024, 1280, 1536, 2048)
 _BLOCK_BYTES, _LARGE_BLOCK_BYTES = 3 << 28, 3_750_000_000

@@ -54,9 +54,10 @@ DRAWN = tuple(
     )
 )
 PARAMETERS = (
-    *("n", "c_in", "height", "width", "c_out", "kernel", "kernel_height", "stride", "padding", "padding_height"),
-    *("groups", "channels_last"),
+    *("n", "c_in", "height", "width", "c_out", "kernel", "kernel_height", "stride", "stride_height", "padding"),
+    *("padding_height", "groups", "channels_last"),
 )
+_DOWN = ("kernel_height", "padding_height", "stride_height")
 MEMBERS, TEACHER_WIDTH, TEACHER_EPOCHS = 2, 128, 26
 WIDTH, HIDDEN, EPOCHS, ASKED = 320, 3, 36, 450_000
 LEANING = 0.5
@@ -98,10 +99,10 @@ def read_rows(path: Any) -> Rows:
         found = dict(given)
     is_before = "precision" not in found
     p = {name: found["count" if name == "n" and not is_before else name].astype(np.float64) for name in PARAMETERS
-         if name not in ("kernel_height", "padding_height")}  # fmt: skip
+         if name not in _DOWN}  # fmt: skip
     kind = np.full(len(found["time_us"]), "before", "U10") if is_before else found["kind"].astype("U10")
-    tall, above = (found.get(name, np.zeros(len(kind), np.int32)) for name in ("tall", "tall_padding"))
-    p |= _heights(p, kind, tall, above)
+    none = np.zeros(len(kind), np.int32)
+    p |= _heights(p, kind, *(found.get(name, none) for name in ("tall", "tall_padding", "tall_stride")))
     precision = found["dtype" if is_before else "precision"].astype("U8")
     rows = Rows(
         p, found["direction"], precision, kind, found["time_us"].astype(np.float64),
@@ -110,12 +111,14 @@ def read_rows(path: Any) -> Rows:
     return rows.some(np.flatnonzero((found["spread"] < MOST_SPREAD) & (rows.time_us > 0)))
 
 
-def _heights(p: Mapping[str, Any], kind: Any, tall: Any, tall_padding: Any) -> dict[str, Any]:
-    """How high filters are, and how much is padded above: as wide, unless ``tall`` says else; 1 along one dimension."""
+def _heights(p: Mapping[str, Any], kind: Any, tall: Any, tall_padding: Any, tall_stride: Any) -> dict[str, Any]:
+    """How high filters are, how much is padded above and how far they step down: as across, unless ``tall`` and
+    ``tall_stride`` say else; filters are 1 high along one dimension."""
     is_flat = kind == "signal"
     return {
         "kernel_height": np.where(is_flat, 1.0, np.where(tall > 0, tall, p["kernel"])),
         "padding_height": np.where(is_flat, 0.0, np.where(tall > 0, tall_padding, p["padding"])),
+        "stride_height": np.where(tall_stride > 0, tall_stride, p["stride"]).astype(np.float64),
     }
 
 
@@ -144,6 +147,7 @@ def asked(count: int, precisions: tuple[str, str]) -> Rows:
     found = rows_of_cases(itertools.islice(of_passes, count // 3)).joined(layers_asked(count // 3, precisions))
     more, is_other = drawn(count // 3)
     more = {**more, "kernel_height": more["kernel"], "padding_height": more["padding"]}
+    more["stride_height"] = more["stride"]
     nothing = np.zeros(len(is_other))
     other = "float16" if precisions[0] == "bfloat16" else "float32"
     plain = next(each for each in precisions if each != other)
@@ -165,7 +169,8 @@ def rows_of_cases(drawn_cases: Iterator[ConvolutionCase]) -> Rows:
     names = {"n": "count"}
     p = {name: np.array([getattr(case, names.get(name, name), 0) for case in cases], np.float64) for name in PARAMETERS}
     kind = np.array([case.kind for case in cases])
-    p |= _heights(p, kind, np.array([case.tall for case in cases]), np.array([case.tall_padding for case in cases]))
+    down = (np.array([getattr(case, name) for case in cases]) for name in ("tall", "tall_padding", "tall_stride"))
+    p |= _heights(p, kind, *down)
     nothing = np.zeros(len(cases))
     return Rows(p, nothing, np.array([case.precision for case in cases]), kind, nothing, nothing)
 

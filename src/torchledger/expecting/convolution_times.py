@@ -178,19 +178,20 @@ def pass_product(p: Mapping[str, Array], one: str, machine: Machine) -> tuple[Li
         return constants.forward, (p["groups"], pixels, outside, taps * inside)
     if one == "image":
         places = p["n"] * p["height"] * p["width"]
-        return constants.of_image, (p["groups"], places, inside, taps * outside / p["stride"] ** 2)
+        between = p["stride"] * p.get("stride_height", p["stride"])
+        return constants.of_image, (p["groups"], places, inside, taps * outside / between)
     return constants.of_weight, (p["groups"], outside, taps * inside, pixels)
 
 
 def result_sides(p: Mapping[str, Array]) -> tuple[Array, Array, Array]:
     """Height and width of the result, and taps of a filter. A filter that is not square says how high it is
-    (``kernel_height``) and how much its image is padded there (``padding_height``). ``sides`` are these three, where
-    they are known already."""
+    (``kernel_height``) and how much its image is padded there (``padding_height``), one that steps otherwise down than
+    across how far (``stride_height``). ``sides`` are these three, where they are known already."""
     if "sides" in p:
         height, width, taps = p["sides"]
         return height, width, taps
     tall, above = p.get("kernel_height", p["kernel"]), p.get("padding_height", p["padding"])
-    height = (p["height"] + 2 * above - tall) // p["stride"] + 1
+    height = (p["height"] + 2 * above - tall) // p.get("stride_height", p["stride"]) + 1
     width = (p["width"] + 2 * p["padding"] - p["kernel"]) // p["stride"] + 1
     return height, width, p["kernel"] * tall
 

@@ -39,7 +39,8 @@ Columns = Mapping[str, NDArray[np.float64]]
 @dataclass(frozen=True)
 class ConvolutionPass:
     """One pass of a convolution over images: sizes as ``conv2d`` names them, of a transposed one those of the plain one
-    that it runs as; ``kernel_height`` is 1 along one dimension. ``precision`` is one of ``PRECISIONS``."""
+    that it runs as; ``kernel_height`` is 1 along one dimension, ``stride_height`` 0 where filters step down as far as
+    across. ``precision`` is one of ``PRECISIONS``."""
 
     direction: Pass
     precision: str
@@ -55,6 +56,7 @@ class ConvolutionPass:
     padding: int
     groups: int
     channels_last: bool
+    stride_height: int = 0
 
 
 def workspace_bytes(passes: Sequence[ConvolutionPass]) -> list[int]:
@@ -121,11 +123,11 @@ def bytes_said(columns: Columns, said: NDArray[np.float32]) -> NDArray[np.float6
 
 def _sides(columns: Columns) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Height and width of the result."""
-    found = []
-    for side, kernel, padding in (("height", "kernel_height", "padding_height"), ("width", "kernel", "padding")):
-        free = columns[side] + 2 * columns[padding] - columns[kernel]
-        found.append(np.maximum(free // columns["stride"] + 1, 1.0))
-    return found[0], found[1]
+    across = columns["stride"]
+    down = columns.get("stride_height", across)
+    tall = columns["height"] + 2 * columns["padding_height"] - columns["kernel_height"]
+    wide = columns["width"] + 2 * columns["padding"] - columns["kernel"]
+    return np.maximum(tall // np.where(down > 0, down, across) + 1, 1.0), np.maximum(wide // across + 1, 1.0)
 
 
 def _alignment(sizes: NDArray[np.float64]) -> NDArray[np.float64]:

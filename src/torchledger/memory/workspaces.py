@@ -246,4 +246,5 @@ def _pass(direction: Pass, precision: str, sizes: Mapping[str, float]) -> Convol
         padding=int(sizes["padding"]),
         groups=int(sizes["groups"]),
         channels_last=bool(sizes["channels_last"]),
+        stride_height=int(sizes["stride_height"]),
     )

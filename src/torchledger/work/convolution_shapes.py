@@ -32,7 +32,7 @@ def convolution_shape(launch: Launch) -> dict[str, float] | None:
         return None
     count, channels, height, width = image.shape
     out_channels, per_group, tall, kernel = weight.shape
-    stride = max(round(width / max(result.shape[3], 1)), 1)
+    down, stride = (max(round(image.shape[side] / max(result.shape[side], 1)), 1) for side in (2, 3))
     copied = sum(math.prod(image.shape) for image in images if not _is_laid_out(image, channels_last))
     return {
         "n": count,
@@ -42,10 +42,11 @@ def convolution_shape(launch: Launch) -> dict[str, float] | None:
         "c_out": out_channels,
         "kernel": kernel,
         "stride": stride,
+        "stride_height": down,
         "kernel_height": tall,
         # As much as makes the result as large as it is.
         "padding": max(math.ceil(((result.shape[3] - 1) * stride + kernel - width) / 2), 0),
-        "padding_height": max(math.ceil(((result.shape[2] - 1) * stride + tall - height) / 2), 0),
+        "padding_height": max(math.ceil(((result.shape[2] - 1) * down + tall - height) / 2), 0),
         "groups": max(channels // max(per_group, 1), 1),
         "channels_last": float(channels_last),
         "item size": float(item_size),

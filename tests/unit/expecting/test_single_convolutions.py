@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from factories import make_buffer, make_launch
+from torchledger.expecting.convolution_times import result_sides
 from torchledger.expecting.launch_convolutions import EXACT_FLOAT32
 from torchledger.expecting.launch_features import LaunchFeatures, features_of_launches
 from torchledger.expecting.volume_columns import DEEP, OF_VOLUMES
@@ -94,6 +96,17 @@ def test_volumes_are_told_apart_by_what_folding_forgets() -> None:
 def test_a_transposed_convolution_of_three_dimensions_is_told_apart() -> None:
     up = convolution((2, 64, 8, 14, 14), (64, 32, 2, 2, 2), (2, 32, 16, 28, 28), dtype="bfloat16")
     assert described(up).values["transposed"] == 1 and described(up).values["log alone"] > 0
+
+
+def test_filters_that_step_down_alone_compute_what_their_result_holds() -> None:
+    shapes = (8, 64, 128, 100), (64, 64, 5, 2), (8, 64, 64, 101)
+    even, down = convolution(shapes[0], shapes[1], (8, 64, 128, 101)), convolution(*shapes)
+    given = convolution_shape(down)
+    assert given is not None and (given["stride"], given["stride_height"], given["padding_height"]) == (1, 2, 2)
+    height, width, taps = result_sides({name: np.array(value) for name, value in given.items()})
+    assert (height, width, taps) == (64, 101, 10)
+    # Half as many rows of the result, half as much to compute.
+    assert 0.4 < described(down).baseline_us / described(even).baseline_us < 0.7
 
 
 def test_float32_convolutions_run_as_tf32_unless_that_is_switched_off() -> None:
