@@ -1,40 +1,82 @@
-"""CUDA graphs that a program captures itself, on a device that is not there: what they hold runs once, and is noted."""
+"""CUDA graphs that a program captures itself, on a device that is not there: what they hold runs at each replay."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, MutableMapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from torchledger._torch.captured_work import CapturedWork
 from torchledger.nouns import STEP_GRAPH
 
-_CAPTURED = "a CUDA graph that the program captures is priced launch by launch, and what runs beside its replays is not"
+if TYPE_CHECKING:
+    from torchledger._torch.fake_streams import StreamOrder
+    from torchledger._torch.fake_tensors import FakeTensors
+
+_CAPTURED = "a CUDA graph that the program captures is priced by what it holds, at each of its replays"
 
 
 class Captures:
-    """The captures of a program; ``n_begun`` counts them, ``n_replays`` the replays of their graphs. ``decisions`` are
-    told how these are priced."""
+    """The captures of a program; ``n_begun`` counts them, ``n_captured`` the operators in them. ``decisions`` are told
+    how these are priced, ``tensors`` tell what the program calls, and ``order`` places what is replayed.
 
-    def __init__(self, decisions: MutableMapping[str, int]) -> None:
-        self._decisions = decisions
-        self._n_open = 0
-        self.n_begun = self.n_replays = 0
+    ``around_replay`` is entered while a graph is replayed, given what tells it from others; ``is_inside`` tells whether
+    a compiled graph is at work, whose operators are its own.
+    """
 
-    def begin(self) -> None:
+    def __init__(self, decisions: MutableMapping[str, int], tensors: FakeTensors, order: StreamOrder) -> None:
+        self._decisions, self._tensors, self._order = decisions, tensors, order
+        self._open: list[CapturedWork] = []
+        self._began = 0
+        self._replays = itertools.count()
+        self.n_begun = self.n_captured = 0
+        self.around_replay: Callable[[int], contextlib.AbstractContextManager[None]] = lambda graph: (
+            contextlib.nullcontext()
+        )
+        self.is_inside: Callable[[], bool] = lambda: False
+
+    @property
+    def is_open(self) -> bool:
+        """True while the program captures."""
+        return bool(self._open)
+
+    def begin(self) -> CapturedWork:
         """A capture begins."""
-        self._n_open += 1
+        work = CapturedWork(lambda: self.is_inside())
+        self._began = self._tensors.n_operators
+        self._open.append(work)
+        self._tensors.flows.append(work)  # type: ignore[arg-type]
         self.n_begun += 1
         self._decisions[_CAPTURED] = self._decisions.get(_CAPTURED, 0) + 1
+        return work
 
     def end(self) -> None:
         """The capture that began last ends."""
-        self._n_open = max(0, self._n_open - 1)
+        if self._open:
+            work = self._open.pop()
+            self._tensors.flows.remove(work)  # type: ignore[arg-type]
+            work.close()
+            self.n_captured += self._tensors.n_operators - self._began
 
-    def optimizer_stepped(self) -> None:
-        """An optimizer has made its step: what is captured now is a whole step, and is replayed as one."""
-        if self._n_open:
+    def replay(self, work: CapturedWork) -> None:
+        """What was captured runs."""
+        with self.around_replay(id(work)), self._order.replaying(next(self._replays)):
+            work.run()
+
+    def optimizer_stepped(self, tell: Callable[[], None], *, is_alone: bool) -> None:
+        """An optimizer has made its step: what a rank that ``is_alone`` captures now is a whole step, and is replayed
+        as one. ``tell`` tells of such a step again."""
+        if self._open:
+            self._open[-1].stepped(tell)
+        if self._open and is_alone:
             self._decisions.pop(_CAPTURED, None)
             self._decisions[STEP_GRAPH] = 1
+
+    def replays_were_heard(self) -> None:
+        """The step that is priced holds replays, each as one."""
+        self._decisions.pop(STEP_GRAPH, None)
+        self._decisions.setdefault(_CAPTURED, self.n_begun)
 
     def names(self) -> dict[str, Any]:
         """What stands in ``torch.cuda`` for graphs and their captures."""
@@ -42,34 +84,35 @@ class Captures:
 
     def _context(self) -> Callable[..., contextlib.AbstractContextManager[None]]:
         @contextlib.contextmanager
-        def graph(*args: Any, **kwargs: Any) -> Iterator[None]:
-            self.begin()
+        def graph(cuda_graph: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
+            cuda_graph.capture_begin()
             try:
                 yield
             finally:
-                self.end()
+                cuda_graph.capture_end()
 
         return graph
 
 
 def _graphs_of(captures: Captures) -> type:
     class Graph:
-        """A CUDA graph whose replays run nothing: what they would run ran when it was captured."""
+        """A CUDA graph whose replays run what was captured."""
 
         def __new__(cls, *args: Any, **kwargs: Any) -> Any:
             return super().__new__(cls)
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
-            pass
+            self._work: CapturedWork | None = None
 
         def capture_begin(self, *args: Any, **kwargs: Any) -> None:
-            captures.begin()
+            self._work = captures.begin()
 
         def capture_end(self) -> None:
             captures.end()
 
         def replay(self) -> None:
-            captures.n_replays += 1
+            if self._work is not None:
+                captures.replay(self._work)
 
         def __getattr__(self, name: str) -> Callable[..., None]:
             return lambda *args, **kwargs: None

@@ -69,8 +69,8 @@ class FakeDevice:
         self.tensors = FakeTensors(devices=count)
         self.threads = FakeThreads(self.tensors)
         self.decisions: dict[str, int] = {}
-        self.captures = Captures(self.decisions)
         self.order = StreamOrder()
+        self.captures = Captures(self.decisions, self.tensors, self.order)
         self.loading = Loading()
 
     def __enter__(self) -> FakeDevice:
@@ -292,7 +292,7 @@ def _answers_of_device(fake: FakeDevice) -> dict[str, Any]:
         "_maybe_exchange_device": lambda device: fake.index,  # two functions: Dynamo registers each once
         "_check_capability": _answer(None),
         "ipc_collect": _answer(None),
-        "is_current_stream_capturing": _answer(False),
+        "is_current_stream_capturing": lambda: fake.captures.is_open,
         **fake.captures.names(),
         "make_graphed_callables": lambda callables, *args, **kwargs: callables,
         "graph_pool_handle": _answer((0, 0)),

@@ -52,7 +52,7 @@ class Flow:
         # A part that is written in place leaves the others; behind, it is written anew, as what FSDP gathers.
         self._note((made | changed if is_computed or not self._is_before else made) - read, is_computed)
 
-    def graph_called(self, inputs: Iterable[Any], outputs: Any) -> None:
+    def graph_called(self, compiled: Any, inputs: Iterable[Any], outputs: Any) -> None:
         """A compiled graph has been called: what it makes is computed by a model."""
         read = self._read(list(tensors_in(list(inputs))))
         self._note(_keys(tensors_in(outputs)) - read, self._is_before)

@@ -30,12 +30,13 @@ HOST = "host"
 class Placed:
     """Where work was put. ``number`` counts all work in the order in which the host asked for it; ``waits_for`` are
     the numbers of the work on other streams that ends before it begins. ``batch`` is a number that sends and receives
-    share that were asked for together."""
+    share that were asked for together, ``replay`` one that the work of one replay of a CUDA graph shares."""
 
     number: int
     stream: str
     waits_for: tuple[int, ...] = ()
     batch: int | None = None
+    replay: int | None = None
 
 
 class StreamOrder:
@@ -77,7 +78,7 @@ class StreamOrder:
             self._waited[name].update(waits)
             number = next(self._numbers)
             self._stream_of[number], self._last[name] = name, number
-        return Placed(number, name, needed, getattr(self._threads, "batch", None))
+        return Placed(number, name, needed, *(getattr(self._threads, each, None) for each in ("batch", "replay")))
 
     def place_operator(self, name: str, args: Sequence[Any], result: Any) -> Placed:
         """Put an eager operator where it runs: functional collectives on their group's stream, which they tell nobody.
@@ -127,6 +128,15 @@ class StreamOrder:
             placed = self.place(HOST)
         if self.on_host_wait is not None:
             self.on_host_wait(name, placed)
+
+    @contextlib.contextmanager
+    def replaying(self, number: int) -> Iterator[None]:
+        """What the calling thread puts anywhere belongs to one replay."""
+        self._threads.replay = number
+        try:
+            yield
+        finally:
+            self._threads.replay = None
 
     def enter(self, stream: str) -> None:
         """The calling thread puts work on this stream until it leaves it."""

@@ -16,7 +16,7 @@ from torchledger.expecting.tile_columns import tiles_of_product
 from torchledger.expecting.volume_columns import DEEP, volume_columns
 from torchledger.nouns import Launch
 from torchledger.work.categories import operation_of
-from torchledger.work.convolution_shapes import operands_of, planes_of, runs_channels_last
+from torchledger.work.convolution_shapes import makes_image_alone, operands_of, planes_of, runs_channels_last
 from torchledger.work.depth_folding import is_deep, without_depth
 from torchledger.work.launch_tensors import alignment_of, tensors_of
 
@@ -70,7 +70,7 @@ def convolution_columns(launch: Launch, machine: Machine) -> dict[str, float]:
         "kernel": float(kernel),
         "log groups": math.log(groups),
         "depthwise": float(per_group == 1 and channels > 1),
-        "transposed": float(runs_back),
+        "transposed": float(runs_back != makes_image_alone(launch)),
         "stride": float(round(width / max(result.shape[-1], 1))) if len(result.shape) == 4 else 1.0,
         "channels last": float(runs_channels_last(image, weight)),
         "image channels last": float(image.stride[1] == 1 and channels > 1),

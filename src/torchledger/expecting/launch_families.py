@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torchledger.nouns import Launch
 from torchledger.work.categories import LOOPS, category_of_work, operation_of
+from torchledger.work.convolution_shapes import makes_image_alone
 
 USER_TRITON = "launch:user_triton/any"
 """The family of Triton kernels that a program brings along."""
@@ -34,6 +35,8 @@ def family_of(launch: Launch) -> str | None:
         return f"launch:attention/{direction}"
     if category == "convolution":
         gradients = [buffer for buffer in launch.buffers if buffer.role == "output" and len(buffer.shape) in (3, 4, 5)]
+        if makes_image_alone(launch):
+            return "launch:convolution/forward"
         # The first layer of a model needs no gradient of its image.
         only_weight = direction == "backward" and len(gradients) == 1
         return f"launch:convolution/{'weight' if only_weight else direction}"

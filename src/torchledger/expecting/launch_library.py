@@ -19,7 +19,7 @@ from torchledger.expecting.machine import Machine
 from torchledger.expecting.tile_columns import EXPECTED
 from torchledger.nouns import Launch
 from torchledger.work.categories import operation_of
-from torchledger.work.convolution_shapes import convolution_shape
+from torchledger.work.convolution_shapes import convolution_shape, makes_image_alone
 from torchledger.work.kernel_counts import INTEGERS, kernels_of_launch
 from torchledger.work.launch_tensors import tensors_of
 
@@ -79,6 +79,7 @@ def expected_columns(
             if (time_us := attention_us(call, machine)) is not None:
                 found[index] = {EXPECTED: math.log(time_us), **schedule_columns(call, machine)}
         elif kind == "launch:convolution" and (given := convolution_shape(launch)) is not None:
+            given["transposed"] = float(bool(given["transposed"]) != makes_image_alone(launch))
             given["peak"] = machine.convolution_peak(tensors_of(launch)[0][-1].dtype, allow_tf32=convolution_tf32)
             convolutions[str(family_of(launch)).split("/")[1]].append((index, given))
     for index, of_one in zip(products, expected_products(list(products.values()), machine), strict=True):

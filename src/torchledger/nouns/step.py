@@ -93,7 +93,9 @@ class StepCall:
     ``("dropout", (1,))`` beside them. A plan adds ``("pinned", (1,))`` to copies from and to pinned memory of the host,
     and ``("loaded", (1,))`` to what a data loader computes there. ``predicted_us`` is what a plan says that the call
     takes on the device, microseconds, where its price was kept. ``own_us`` is how long the program computed on the host
-    beside torch before the call (NumPy, Python), on the machine that planned it, and ``own_source`` the line.
+    beside torch before the call (NumPy, Python), on the machine that planned it, and ``own_source`` the line. Calls
+    that one replay of a CUDA graph of the program's own makes share a number, ``replay``; it is known of a planned step
+    alone.
     """
 
     step: str
@@ -137,6 +139,7 @@ class StepCall:
     predicted_us: float | None = None
     own_us: float | None = None
     own_source: str | None = None
+    replay: int | None = None
 
 
 @dataclass(frozen=True)

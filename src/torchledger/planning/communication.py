@@ -38,6 +38,8 @@ def place_calls(
     placed: list[tuple[Placed, int | None]] = []
     for place, each in enumerate(heard):
         order = record.places.get(place)
+        if each.placed is not None and order is not None:
+            calls[order] = replace(calls[order], replay=each.placed.replay)
         if each.placed is not None:
             placed.append((each.placed, order if order is not None and _does_work(calls[order]) else None))
     of_graphs = [call.order for call in calls if call.kind == "graph"]
@@ -46,7 +48,8 @@ def place_calls(
     waits = waits_of_calls(placed)
     for at, order in placed:
         if order is not None:
-            calls[order] = replace(calls[order], streams=(at.stream,), waits_for=waits.get(order, ()))
+            after = waits.get(order, ())
+            calls[order] = replace(calls[order], streams=(at.stream,), waits_for=after, replay=at.replay)
     return tuple(calls)
 
 

@@ -40,6 +40,7 @@ from torchledger.planning.steps_of_a_turn import StepsOfATurn, steps_of_a_turn
 from torchledger.planning.turns import Turn, Turns
 from torchledger.planning.turns_of_calls import TurnsOfCalls, WorkOfCalls
 from torchledger.planning.turns_of_messages import Method, TurnOfMessages, TurnsOfMessages
+from torchledger.predicting.replays import replays_in
 from torchledger.profiling.profile import StepProfiler, hear_steps
 from torchledger.profiling.records import facts_of_recording
 from torchledger.program_text import shortened
@@ -171,7 +172,8 @@ class _StepHearer(StepProfiler):
         self._later_modules: ModuleCalls | None = None
         self._loading = loading
         self._given_up: list[GivenUp] = []
-        self._replays_before, self.replays_unheard = 0, False
+        self._n_replayed = 0
+        captures.around_replay, captures.is_inside = self._replaying, lambda: self._n_inside > 0
         tools = _tools(self._marks, self._listeners, self._hearing_begins, tensors)
         super().__init__(capture, warmup=_WARMUP, only_hears=True, tools=tools)
 
@@ -185,6 +187,9 @@ class _StepHearer(StepProfiler):
         super()._hear_modules_until_compiled()
         if self._later_modules is not None:
             self._later_modules.undo()
+
+    def _watch_replays(self) -> None:
+        """Whoever stands in for CUDA graphs tells of their replays."""
 
     def _hear_later_modules(self) -> None:
         """Where nothing is compiled modules say where turns begin, also once optimizers say where steps end."""
@@ -220,6 +225,10 @@ class _StepHearer(StepProfiler):
     def _optimizer_stepped(self, optimizer: Any) -> None:
         from torchledger._torch.user_lines import frames_behind_hook
 
+        self._captures.optimizer_stepped(lambda: self._optimizer_stepped(optimizer), is_alone=not self._is_a_rank)
+        if self._captures.is_open:  # nothing runs: the step is made where this is replayed
+            self._stepped.add(optimizer)
+            return
         if self._kept is None:
             self._steps_of_turn = steps_of_a_turn(frames_behind_hook())
         self._end_of_turns_of_calls()
@@ -227,8 +236,6 @@ class _StepHearer(StepProfiler):
         self._outside.optimizer_stepped()
         if self._turns_of_messages is not None:
             self._turns_of_messages.optimizer_stepped()
-        if not self._is_a_rank:
-            self._captures.optimizer_stepped()
         self._stepped.add(optimizer)
         ends = self._ends_turn()
         super()._optimizer_stepped(optimizer)
@@ -279,8 +286,9 @@ class _StepHearer(StepProfiler):
 
     @property
     def _made(self) -> int:
-        """Operators that the program has called so far, and launches of its graphs."""
-        return self._tensors.n_operators - self._in_graphs + self._launched
+        """Operators that the program has called so far, and launches of its graphs; what it captures runs at replays
+        alone."""
+        return self._tensors.n_operators - self._in_graphs - self._captures.n_captured + self._launched
 
     def _module_called(self, module: Any) -> None:
         from torchledger._torch import steps
@@ -308,17 +316,28 @@ class _StepHearer(StepProfiler):
             self._turns_of_calls = None
             self._tensors.flows[:] = [each for each in self._tensors.flows if not isinstance(each, WorkOfCalls)]
 
-    def _around_call(self, compiled: Any, inputs: Sequence[Any], proceed: Callable[[], Any]) -> Any:
+    @contextlib.contextmanager
+    def _replaying(self, graph: int) -> Iterator[None]:
+        """A CUDA graph of the program's own is replayed: one call, as a compiled graph's is, whatever it holds."""
         self._model_called()
+        self._called(keeps_gradients=False)
+        self._n_replayed += 1
+        with self._recorder.replaying(graph):
+            yield
+
+    def _around_call(self, compiled: Any, inputs: Sequence[Any], proceed: Callable[[], Any]) -> Any:
+        if not self._recorder.is_replaying:
+            self._model_called()
         # What its wrapper calls is in its launches; it calls more at first, and in some versions of torch each time.
         before = self._tensors.n_operators
-        self._called(keeps_gradients=direction_of(self._recorder.name_of(compiled) or "") != "inference")
+        if not self._recorder.is_replaying:
+            self._called(keeps_gradients=direction_of(self._recorder.name_of(compiled) or "") != "inference")
         self._n_inside += 1
         try:
             given = list(inputs) if self._tensors.flows else []  # a graph may empty its list of them
             result = super()._around_call(compiled, inputs, proceed)
             for flow in self._tensors.flows:
-                flow.graph_called(given, result)
+                flow.graph_called(compiled, given, result)
             return result
         finally:
             self._n_inside -= 1
@@ -363,7 +382,6 @@ class _StepHearer(StepProfiler):
         self._rare.hearing_begins()
         self._outside.hearing_begins()
         self._loading.hearing_begins()
-        self._replays_before = self._captures.n_replays
 
     def _lingers(self) -> bool:
         from torchledger._torch.optimizers import has_other_optimizer
@@ -377,7 +395,6 @@ class _StepHearer(StepProfiler):
             self._loading.hearing_ended()
             self._rare.hearing_ended()
             self._exchanged = self._exchanged_bytes(recording)
-            self.replays_unheard = self._captures.n_replays > self._replays_before
             if self._kept is None:
                 self._look_on_s = max(_LOOKED_ON_S, _LOOKED_ON_SHARE * (now_s - self._heard_s))
                 if self._is_a_rank and self._exchanged < _LITTLE_BYTES and recording.found_by == "optimizer":
@@ -392,7 +409,7 @@ class _StepHearer(StepProfiler):
         if _is_of_host(recording) and self._looked_on <= _MOST_BEFORE_TRAINING and now_s < self._heard_s + _OF_HOST_S:
             return True
         may_follow = self._may_exchange_later if self._is_a_rank else self._may_be_a_part
-        if self._looked_on <= _WARM_UPS and self._may_be_captured(recording):
+        if self._comes_before_replays(recording):
             return True
         if recording.found_by != "turn" and self._is_in_turn(now_s):
             return True
@@ -446,6 +463,15 @@ class _StepHearer(StepProfiler):
             return False
         streams = Counter(each.placed.stream for each in recording.heard or () if each.placed is not None)
         return streams[COMPUTE] < streams.total() / 2
+
+    def _comes_before_replays(self, recording: StepRecording) -> bool:
+        """Whether steps are those of a warm-up or a capture, behind which replays come."""
+        is_possible = self._captures.n_begun > 0 and not self._n_replayed
+        if recording.found_by == "period":  # a warm-up is many calls then
+            is_soon = self._looked_on <= _MOST_BEFORE_TRAINING and time.monotonic() < self._heard_s + _BEFORE_TRAINING_S
+        else:
+            is_soon = self._looked_on <= (2 if is_possible else 1) * _WARM_UPS
+        return is_soon and (is_possible or self._may_be_captured(recording))
 
     def _may_be_a_part(self, recording: StepRecording) -> bool:
         """Whether more may belong to a turn of the program's loop than the step that was heard: the rest of calls that
@@ -528,6 +554,8 @@ class _StepHearer(StepProfiler):
             devices=self._devices,
         )
         calls = place_calls(record, recording.heard, listener.graphs, listener.host_waits)
+        if replays_in(calls):
+            self._captures.replays_were_heard()
         collectives = collectives_of_step(
             calls,
             ledgered.launches,
@@ -679,12 +707,9 @@ def run_without_device(
             capture.add(dry_run)
             capture.close(status=status, exit_code=0 if status == "finished" else 1)
             why_not = None if hearer.has_step else hearer.why_not()
-    if hearer.replays_unheard:
-        raise PlanError(_REPLAYS_UNHEARD)
     if why_not is not None:
-        captured = _CAPTURED_TOO_SOON if fake.captures.n_begun else ""
         asked = _asked_before_its_end(fake.tensors.last_asked)
-        raise PlanError(f"no step was recorded: {why_not}.{captured}{ending.hint}{asked}")
+        raise PlanError(f"no step was recorded: {why_not}.{ending.hint}{asked}")
     return DryRunOutcome(path, dry_run, hearer.is_steady, hearer.turn)
 
 
@@ -704,16 +729,6 @@ def _asked_before_its_end(last_asked: Sequence[StandIn]) -> str:
         f"A loop that goes on by such a value has to make a fixed number of turns to be planned."
     )
 
-
-_CAPTURED_TOO_SOON = (
-    " Replays of the CUDA graph that it captures run nothing here: let three steps run before they are captured."
-)
-
-_REPLAYS_UNHEARD = (
-    "the step that repeats replays a CUDA graph that the program has captured before, and replays run nothing here: "
-    "what they hold has no price. Plan the program without its CUDA graph (many have an option for that), or let three "
-    "steps run before it is captured."
-)
 
 _VALUE = "the value of a tensor"
 _MOST_ASKED = 3

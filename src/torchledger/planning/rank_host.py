@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from torchledger.fitting.call_costs import is_scaler
 from torchledger.nouns import Launch, StepCall
-from torchledger.predicting.host_steps import STEP_COSTS, inputs_of_trained, launching_us
+from torchledger.predicting.host_steps import STEP_COSTS, inputs_of_trained, launching_us, replays_us
 from torchledger.predicting.overheads import Mode, further_kernels, is_backward_call, launch_kind
 from torchledger.predicting.questions import is_over_lists
 from torchledger.work.collectives import collective_kind
@@ -60,15 +60,25 @@ class RankHost:
     mode: Mode
     _met: set[str] = field(default_factory=set)
     _is_backward: bool = False
+    _replay: int | None = None
 
     def step_us(self) -> float:
         """Once in a step."""
         return self.slowness * STEP_COSTS["graphs step" if self.mode == "graphs" else "step"]
 
+    def _replay_us(self, call: StepCall) -> float | None:
+        """What a replay of a program's own CUDA graph costs, before the first of its calls; ``None`` of others."""
+        before, self._replay = self._replay, call.replay
+        if call.replay is None:
+            return None
+        return self.slowness * replays_us(call.replay != before)
+
     def graph_us(self, call: StepCall, launches: Sequence[Launch], *, wakes_autograd: bool, collectives: int) -> float:
         """A call of a graph that asks for so many collectives, without its ``launches``; ``wakes_autograd``: the first
         of a backward."""
         self._is_backward = is_backward_call(call)
+        if (replay_us := self._replay_us(call)) is not None:
+            return replay_us
         if self.mode == "graphs":
             return self.slowness * STEP_COSTS["graphs replays"]
         # Half of what a collective in a graph costs is for distributed tensors on the way into it.
@@ -79,7 +89,7 @@ class RankHost:
     def launch_us(self, launch: Launch) -> float:
         """A launch of a graph that is no collective."""
         kind = launch_kind(launch)
-        if self.mode == "graphs" or kind is None:
+        if self.mode == "graphs" or kind is None or self._replay is not None:
             return 0.0
         more = further_kernels(launch) if kind == "library" else 0
         name = "convolutions" if kind == "convolution" else kind
@@ -87,11 +97,14 @@ class RankHost:
 
     def graph_collective_us(self) -> float:
         """A collective inside a graph, when it comes to it."""
-        return 0.0 if self.mode == "graphs" else self.slowness * RANK_COSTS["graph collective"] / 2
+        is_replayed = self.mode == "graphs" or self._replay is not None
+        return 0.0 if is_replayed else self.slowness * RANK_COSTS["graph collective"] / 2
 
     def collective_us(self, call: StepCall, *, by_fsdp: bool, by_hand: bool = False) -> float:
         """A collective that no graph asks for; a message ``by_hand`` lacks the schedule of a pipeline around it, and
         is taken for any other collective."""
+        if (replay_us := self._replay_us(call)) is not None:
+            return replay_us
         if collective_kind(call.name) == "p2p" and not by_hand:
             return RANK_COSTS["message"]
         if by_fsdp:
@@ -103,6 +116,8 @@ class RankHost:
     def operator_us(self, call: StepCall, *, launches: bool) -> float:
         """An eager operator; ``launches``: something on the device."""
         self._is_backward = call.phase == "backward" or (self._is_backward and call.phase == "communication")
+        if (replay_us := self._replay_us(call)) is not None:
+            return replay_us
         if is_scaler(call.name):
             return self.slowness * STEP_COSTS["scalers"]
         if is_over_lists(call):

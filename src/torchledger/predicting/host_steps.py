@@ -130,9 +130,10 @@ def measured_host_us(shape: StepShape, mode: Mode, slowness: float, *, trains: b
     return slowness * _total_us(work_of_host(shape, mode, trains=trains))
 
 
-def replayed_step_us(slowness: float) -> float:
-    """What a host of that slowness needs to replay a whole step that a program captured, in microseconds: one call."""
-    return slowness * _USUAL["replay_call_us"]
+def replays_us(count: int) -> float:
+    """What a host of slowness 1 needs to replay CUDA graphs that a program captured so often, in microseconds: a call
+    each, whatever they hold."""
+    return count * _USUAL["replay_call_us"]
 
 
 def work_of_host(shape: StepShape, mode: Mode, *, trains: bool) -> dict[str, float]:

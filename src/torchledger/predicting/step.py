@@ -47,7 +47,7 @@ from torchledger.predicting.host_steps import (
     OVERLAP,
     expected_host,
     measured_host_us,
-    replayed_step_us,
+    replays_us,
     shape_with_calls,
     slowness_of,
 )
@@ -67,6 +67,7 @@ from torchledger.predicting.overheads import (
 from torchledger.predicting.power import StepWork, is_product, mean_clock, sustained_share, work_of
 from torchledger.predicting.questions import is_over_lists
 from torchledger.predicting.recorded_host import RecordedOn, SeenHost, drawn_to_seen, seen_host
+from torchledger.predicting.replays import replayed, replays_in, without_replays
 from torchledger.predicting.step_calls import (
     is_priced,
     predict_graph_collectives,
@@ -161,12 +162,14 @@ def predict_step(
         )
     priced = [*((found, weights[found.subject]) for found in predictions), *((found, 1) for _, found in eager)]
     overheads = overheads_of(model)
-    shape = _shape_of(called, calls, weights, record, eager, _optimizer_tensors(optimizer))
+    shape, gaps = _shape_and_gaps(
+        called, calls, weights, record, eager, _optimizer_tensors(optimizer), mode=mode, overheads=overheads
+    )
+    replays = 0 if record is None else replays_in(record.calls)
     kernels = sum(prediction.duration_us * weights[prediction.subject] for prediction in predictions)
     optimizer_us = _optimizer_us(model, optimizer) + _eager_us(eager, "optimizer")
     collectives_us = _eager_us(eager, "communication")
     eager_us = sum(prediction.duration_us for _, prediction in eager) - _eager_us(eager, "optimizer") - collectives_us
-    gaps = gaps_us(shape, mode, overheads)
     tails = sum(tail_us(prediction) * weights[prediction.subject] for prediction in predictions)
     device = kernels + tails + gaps + optimizer_us + eager_us + collectives_us
     seen: SeenHost | None = None
@@ -175,7 +178,9 @@ def predict_step(
     else:
         if record is not None and recorded_on is not None and recorded_on.mode == mode:
             seen = seen_host(record, called, weights, measured or {}, mode=mode, gaps_us=gaps)
-        usual_us = replayed_step_us(1.0) if replays_step else measured_host_us(shape, mode, 1.0, trains=traffic.trains)
+        usual_us = replays_us(max(replays, replays_step))
+        if not replays_step:
+            usual_us += measured_host_us(shape, mode, 1.0, trains=traffic.trains)
         needed_by_host_us, host_error = drawn_to_seen(host, usual_us, seen, recorded_on or RecordedOn())
         overheads = {**overheads, "overlap": OVERLAP}
     usual_work_us = {} if record is None or replays_step else host_work_us(record.calls)
@@ -315,6 +320,31 @@ def _shape_of(
     if record is None:
         return shape_with_calls(shape, called, None, ran_on_cpu=False)
     return shape_with_calls(shape, called, record.calls, ran_on_cpu=ran_on_cpu(record))
+
+
+def _shape_and_gaps(
+    called: Sequence[Launch],
+    calls: Mapping[str, int],
+    weights: Mapping[str, int],
+    record: StepTotals | None,
+    eager: Priced,
+    given_tensors: int,
+    *,
+    mode: Mode,
+    overheads: Mapping[str, float],
+) -> tuple[StepShape, float]:
+    """``_shape_of`` what the host launches itself, and the device's gaps in all, also in replays of CUDA graphs."""
+    if record is None or not replays_in(record.calls):
+        shape = _shape_of(called, calls, weights, record, eager, given_tensors)
+        return shape, gaps_us(shape, mode, overheads)
+    shapes = []
+    for part in (without_replays(record), replayed(record)):
+        kept = {call.order for call in part.calls}
+        own = [(call, found) for call, found in eager if call.order in kept]
+        counts = part.step.graph_calls
+        times = {launch.launch_id: counts.get(launch.graph, 0) for launch in called}
+        shapes.append(_shape_of(called, counts, times, part, own, given_tensors))
+    return shapes[0], gaps_us(shapes[0], mode, overheads) + gaps_us(shapes[1], "graphs", overheads)
 
 
 def _sustained_us(

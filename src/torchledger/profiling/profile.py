@@ -119,6 +119,7 @@ class StepProfiler(Watcher):
             after_import("torch.nn.modules.module", self._watch_modules),
             after_import(MAKES_COMPILED, self._watch_compilation),
             after_import(PACKAGES, self._watch_packages),
+            after_import("torch.cuda.graphs", self._watch_replays),
         ]
         _watch_forks(self._recorder)
 
@@ -138,6 +139,11 @@ class StepProfiler(Watcher):
         from torchledger._torch.packages import mark_package_calls
 
         self._patches.append(mark_package_calls(PACKAGE_MARK))
+
+    def _watch_replays(self) -> None:
+        from torchledger._torch.cuda_graphs import watch_replays
+
+        self._patches.append(watch_replays(self._recorder.replaying))
 
     def _optimizer_stepped(self, optimizer: Any) -> None:
         self._recorder.optimizer_stepped(optimizer)

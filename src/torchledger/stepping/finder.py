@@ -342,6 +342,15 @@ class StepFinder:
             self._start_over("optimizer")
         return self._take(_Signal(f"{name}.step", key, is_optimizer=True))
 
+    def forget_steps(self) -> None:
+        """All steps that ended so far were made otherwise than those to come: they count for no kind."""
+        self._kinds.clear()
+
+    def forsake_optimizers(self) -> None:
+        """Optimizers step no more, where calls go on: these say where steps end."""
+        if self.found_by == "optimizer":
+            self._start_over(None)
+
     def passed(self, kind: Signature, count: int) -> None:
         """So many more steps of a kind were seen by whoever counts them for itself."""
         if count:

@@ -7,10 +7,11 @@ on a thread has to end there. Whatever fails ends the recording and never the pr
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, cast
 
@@ -32,8 +33,11 @@ log = logging.getLogger(__name__)
 
 _MOST_PARAMETERS = 4096
 
+_REPLAY, _HOLD_UPDATES = "CUDAGraph.replay", 8
+"""The call of a CUDA graph of the program's own; so many, and no step of an optimizer between, hold what it does."""
+
 REPLAYED = (
-    "the program captured a CUDA graph of its own, whose replays are not heard: "
+    "the program captured a CUDA graph of its own, and replays it too seldom, or has torch replay it unheard: "
     "call torchledger.step() behind each replay that ends a step"
 )
 
@@ -83,6 +87,8 @@ class StepRecorder:
         self._names: dict[int, tuple[weakref.ref[Any], str]] = {}
         self._called: set[str] = set()
         self._updaters: set[str] = set()
+        self._replays = threading.local()
+        self._unused_replays = 0
         self._is_graphed = False
         self._pending: FoundStep | bool = False
         self._is_held = False
@@ -169,6 +175,7 @@ class StepRecorder:
         self._states.ended["optimizer"] += 1
         if self._states.ignores(optimizer):
             return
+        self._unused_replays = 0
         self._states.optimizer_stepped(optimizer)
         self._end_of(self._finder.optimizer_stepped(id(optimizer), type(optimizer).__name__))
 
@@ -200,8 +207,37 @@ class StepRecorder:
         if self._states.now is not State.DONE and self._finder.owner in (None, threading.get_ident()):
             self._guarded(lambda: before_function(self._states, id(function)))
 
+    @contextlib.contextmanager
+    def replaying(self, graph: Hashable) -> Iterator[None]:
+        """A CUDA graph of the program's own is replayed: a call, as that of a compiled graph is; what it holds is
+        none."""
+        waits = self._finder.owner in (None, threading.get_ident())
+        self._guarded(lambda: self._before_replay(graph), waits=waits)
+        self._replays.n_open = getattr(self._replays, "n_open", 0) + 1
+        try:
+            yield
+        finally:
+            self._replays.n_open -= 1
+
+    def _before_replay(self, graph: Hashable) -> None:
+        self._states.replays_come()
+        if self._states.now is State.DONE:
+            return
+        self._unused_replays += 1
+        if self._states.now is State.WARMING and self._unused_replays > _HOLD_UPDATES:
+            self._finder.forsake_optimizers()
+        thread, site = threading.get_ident(), self._tools.call_site
+        self._end_of(self._finder.called(_REPLAY, graph, thread=thread, site=site))
+
+    @property
+    def is_replaying(self) -> bool:
+        """True inside ``replaying``."""
+        return getattr(self._replays, "n_open", 0) > 0
+
     def tally(self, name: str) -> bool:
         """Count a graph's call where that is all there is to do: a plain step should cost what it costs without us."""
+        if self.is_replaying:
+            return False
         is_plain = self._states.is_plain and not self._pending and not self._ends_steps(name)
         return is_plain and name in self._called and self._finder.tally(name, thread=threading.get_ident())
 
@@ -225,6 +261,8 @@ class StepRecorder:
                 self._guarded(lambda: cut(self._states))
             return proceed()
         waits = direction_of(name) == "backward" or self._finder.owner in (None, threading.get_ident())
+        if self.is_replaying:
+            return self._call(name, proceed, inputs, sizes)
         self._guarded(lambda: self._before_call(name, identity, parameters), waits=waits)
         result = self._call(name, proceed, inputs, sizes)
         if self._ends_steps(name):

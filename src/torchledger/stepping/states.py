@@ -7,6 +7,7 @@ done here.
 from __future__ import annotations
 
 import logging
+import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from enum import Enum, auto
@@ -110,6 +111,7 @@ class States:
         self.wanted: Signature | None = None
         self.clock: Any = None
         self.steps: list[Signature] = []
+        self._has_replays = False
         self._pauses = 0
         self._resume: Callable[[States], None] = _nothing
         self.row: tuple[Signature | None, int] = (None, 0)
@@ -285,6 +287,18 @@ class States:
             self.now = State.LINGERING
         else:
             self.end()
+
+    def replays_come(self) -> None:
+        """A CUDA graph of the program's own is replayed: what was heard before the first was its warm-up, and calls
+        that nothing updates were parts of a step."""
+        is_first, self._has_replays = not self._has_replays, True
+        if not is_first or self.now is State.WARMING:
+            return
+        if self.now is State.LINGERING:
+            self.finder.forget_steps()
+            self.begin_again()
+        elif self.waits_for_training and not self.session.is_open and (self.now is not State.DONE or self._on_again()):
+            self._begin_for(threading.get_ident())
 
     def look_on(self) -> None:
         """Something was called behind the step that was heard: what it was a part of is looked for anew."""

@@ -89,6 +89,19 @@ def operands_of(
 _TOLD = {"True": True, "False": False}
 
 
+def makes_image_alone(launch: Launch) -> bool:
+    """Whether a gradient is asked of the image alone, as where filters are frozen or a sample is what is learned: that
+    of a plain convolution is a transposed one's forward, and that of a transposed one a plain forward."""
+    if "backward" not in operation_of(launch):
+        return False
+    given, made = ([each.shape for each in side if len(each.shape) in _DEEP] for side in tensors_of(launch))
+    return len(given) >= 3 and len(made) == 1 and made[0] == given[1] != given[2]
+
+
+_DEEP = (3, 4, 5)
+"""Dimensions of images, filters and results; a bias has one."""
+
+
 def planes_of(buffers: Sequence[Buffer]) -> list[Buffer]:
     """The images among buffers; ATen runs a convolution along one dimension as one over images of height 1."""
     found = []

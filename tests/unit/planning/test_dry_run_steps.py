@@ -11,12 +11,14 @@ import pytest
 import torch
 from torch import nn
 
+from torchledger.books import read_memory
 from torchledger.errors import PlanError
 from torchledger.nouns import Device, Step, StepCall
 from torchledger.planning import dry_run
 from torchledger.planning.dry_run import DryRunOutcome, run_without_device
 from torchledger.predicting.devices import find_model
-from torchledger.predicting.host_steps import replayed_step_us
+from torchledger.predicting.host_steps import replays_us
+from torchledger.predicting.replays import replays_in
 from torchledger.predicting.step import predict_ledger
 from torchledger.store import LedgerWriter, open_ledger
 
@@ -167,7 +169,7 @@ def test_a_first_step_that_makes_its_optimizers_state_is_said_to_hold_no_other_w
     assert not [note for note in step.notes if "outside the recorded step" in note]
 
 
-def replaying(warm_ups: int, *, captures_optimizer: bool = True) -> Callable[[], None]:
+def replaying(warm_ups: int, *, captures_optimizer: bool = True, turns: int = 8) -> Callable[[], None]:
     """A step is captured as a CUDA graph behind its warm-up on a stream of its own, and replayed."""
 
     def program() -> None:
@@ -185,7 +187,7 @@ def replaying(warm_ups: int, *, captures_optimizer: bool = True) -> Callable[[],
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             step(updates=captures_optimizer)
-        for _ in range(8):
+        for _ in range(turns):
             given.normal_()
             graph.replay()
             if not captures_optimizer:
@@ -194,43 +196,71 @@ def replaying(warm_ups: int, *, captures_optimizer: bool = True) -> Callable[[],
     return program
 
 
-@pytest.mark.parametrize("warm_ups", [3, 11])
-def test_a_step_that_is_captured_behind_its_warm_up_is_priced_as_one_replay(tmp_path: Path, warm_ups: int) -> None:
+@pytest.mark.parametrize("warm_ups", [1, 3, 11])
+def test_a_step_that_is_captured_is_priced_as_a_replay_whatever_its_warm_up(tmp_path: Path, warm_ups: int) -> None:
     outcome = run_without_device(replaying(warm_ups), tmp_path / "plan.ledger", H200)
-    assert outcome.dry_run.replays_step
+    _, calls = read(outcome)
+    replayed = [call for call in calls if call.replay is not None]
+    assert replays_in(calls) == 1 and {"aten::addmm", "aten::_foreach_add_"} <= {call.name for call in replayed}
+    assert {call.name for call in calls if call.replay is None} == {"aten::normal_"}
+    assert any("at each of its replays" in what for what in outcome.dry_run.decisions)
     priced, *_ = predict_ledger(find_model("H200"), outcome.path)
-    with LedgerWriter(outcome.path, append=True) as ledger:
-        ledger.add(replace(outcome.dry_run, decisions={}))
-    launched, *_ = predict_ledger(find_model("H200"), outcome.path)
-    assert priced.mode == "graphs" and priced.host_us == replayed_step_us(1.0) < launched.host_us / 4
-    assert priced.eager_us == launched.eager_us and priced.duration_us < launched.duration_us
+    alone = run_without_device(replaying(3, turns=0), tmp_path / "alone.ledger", H200)
+    with LedgerWriter(alone.path, append=True) as ledger:
+        ledger.add(replace(alone.dry_run, decisions={}))
+    launched, *_ = predict_ledger(find_model("H200"), alone.path)
+    assert replays_us(1) < priced.host_us < launched.host_us / 2
+    assert priced.eager_us > launched.eager_us and priced.duration_us < launched.duration_us
 
 
-def test_a_graph_without_the_optimizer_is_no_whole_step(tmp_path: Path) -> None:
+def test_a_step_whose_replays_do_not_come_is_priced_as_one_all_the_same(tmp_path: Path) -> None:
+    outcome = run_without_device(replaying(3, turns=0), tmp_path / "plan.ledger", H200)
+    priced, *_ = predict_ledger(find_model("H200"), outcome.path)
+    assert outcome.dry_run.replays_step and priced.mode == "graphs" and priced.host_us == replays_us(1)
+
+
+def test_a_graph_without_the_optimizer_is_a_part_of_its_step(tmp_path: Path) -> None:
     outcome = run_without_device(replaying(3, captures_optimizer=False), tmp_path / "plan.ledger", H200)
-    assert not outcome.dry_run.replays_step
-    assert any("priced launch by launch" in what for what in outcome.dry_run.decisions)
+    step, calls = read(outcome)
+    assert step.found_by == "optimizer" and not outcome.dry_run.replays_step and replays_in(calls) == 1
+    assert {call.phase for call in calls if call.replay is None} >= {"optimizer"}
 
 
-def test_a_step_that_is_captured_too_soon_is_told_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match="let three steps run before they are captured"):
-        run_without_device(replaying(1), tmp_path / "plan.ledger", H200)
+def test_what_a_replay_makes_is_gone_behind_it_as_it_was_when_it_was_captured(tmp_path: Path) -> None:
+    """Twenty copies one after the other, of which two at a time are alive."""
 
-
-def test_a_step_that_replays_what_was_captured_before_it_has_no_price(tmp_path: Path) -> None:
     def program() -> None:
-        layer, given = nn.Linear(8, 8).cuda(), torch.zeros(4, 8, device="cuda")
-        optimizer = torch.optim.SGD(layer.parameters(), 0.1)
-        layer(given).sum().backward()
-        graph = torch.cuda.CUDAGraph()
+        given, graph = torch.zeros(1 << 20, device="cuda"), torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            layer(given).sum().backward()
-        for _ in range(8):
+            made = given
+            for _ in range(20):
+                made = made + 1
+        while True:
+            given.zero_()
             graph.replay()
-            optimizer.step()
 
-    with pytest.raises(PlanError, match="the step that repeats replays a CUDA graph"):
-        run_without_device(program, tmp_path / "plan.ledger", H200)
+    outcome = run_without_device(program, tmp_path / "plan.ledger", H200)
+    with open_ledger(outcome.path) as reader:
+        memory = read_memory(reader, reader.read(Step)[0].name)
+    assert memory is not None and 2 << 22 < memory.peak_allocated_bytes <= 5 << 22
+
+
+def test_calls_before_the_first_replay_are_no_steps(tmp_path: Path) -> None:
+    def program() -> None:
+        layer, given, graph = nn.Linear(8, 8).cuda(), torch.zeros(4, 8, device="cuda"), torch.cuda.CUDAGraph()
+        with torch.no_grad(), torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(30):
+                layer(given)
+        with torch.no_grad(), torch.cuda.graph(graph):
+            for _ in range(20):
+                layer(given)
+        while True:
+            given.normal_()
+            graph.replay()
+
+    step, calls = read(run_without_device(program, tmp_path / "plan.ledger", H200))
+    assert [dict(kind.calls) for kind in step.kinds] == [{"CUDAGraph.replay": 1}]
+    assert sum(call.name == "aten::addmm" for call in calls) == 20
 
 
 @pytest.mark.slow

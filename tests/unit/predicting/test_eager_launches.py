@@ -110,6 +110,30 @@ def test_a_grouped_weights_gradient_counts_as_in_a_graph() -> None:
         assert launch is not None and launch.flops == (products - 1 + 64) * one
 
 
+LED_BACK = (
+    *(("stride", (1, 1)), ("padding", (1, 1)), ("dilation", (1, 1))),
+    *(("transposed", (1,)), ("output_padding", (0, 0)), ("groups", (1,))),
+)
+"""Of a transposed convolution."""
+
+
+def test_a_gradient_of_the_image_alone_is_the_forward_of_a_convolution_that_leads_the_other_way(
+    h200: TimeModel,
+) -> None:
+    """Where filters are frozen, or a sample is what is learned."""
+    image, weight, result = dense(32, 64, 56, 56), dense(128, 64, 3, 3), (32, 128, 56, 56)
+    both = backward(image, weight, result, 2)
+    alone, weights = (
+        replace(both, flops=both.flops // 2, settings=(*(both.settings or ()), ("output_mask", mask)))
+        for mask in ((1, 0, 0), (0, 1, 0))
+    )
+    back = replace(forward(dense(*result), dense(128, 64, 3, 3), image.shape), settings=LED_BACK)
+    priced = [found for _, found in price_calls(h200, [alone, weights, back, both], ran_on_cpu=False)]
+    assert [each.model.rpartition("/")[2] for each in priced] == ["forward", "weight", "forward", "backward"]
+    assert priced[0].duration_us == pytest.approx(priced[2].duration_us, rel=0.05)
+    assert priced[0].duration_us < priced[3].duration_us
+
+
 def test_a_learned_convolution_takes_longer_than_its_roofline_and_a_backward_than_its_forward(h200: TimeModel) -> None:
     image, weight, result = dense(32, 128, 56, 56), dense(128, 128, 3, 3), (32, 128, 56, 56)
     calls = [forward(image, weight, result), backward(image, weight, result, 1), backward(image, weight, result, 2)]

@@ -409,6 +409,45 @@ def test_what_a_program_captures_into_a_graph_of_its_own_is_left_alone_and_no_st
     assert "call torchledger.step() behind each replay" in (result.why_not or "")
 
 
+def replay(program: Program, times: int, *, took_us: float = 100.0) -> None:
+    """Replays of a graph that the program captured, and what is about them."""
+    for _ in range(times):
+        with program.recorder.replaying("graph"):
+            assert program.recorder.is_replaying
+        program.tools.now_us += took_us
+    assert not program.recorder.is_replaying
+
+
+def test_replays_of_a_programs_own_graph_are_calls_of_which_a_step_is_made() -> None:
+    program = Program(warmup=3)
+    replay(program, 16)
+    result = program.result()
+    assert result.found_by == "period" and result.n_steps == 2
+    assert result.kinds[0].calls == {"CUDAGraph.replay": 1} and set(result.plain_us) == {100.0}
+
+
+def test_an_optimizer_that_steps_no_more_where_replays_go_on_is_in_what_they_hold() -> None:
+    program = Program(warmup=2).steps(2)
+    replay(program, 30)
+    result = program.result()
+    assert result.found_by == "period" and result.kinds[0].calls == {"CUDAGraph.replay": 1}
+    updating = Program(warmup=2)
+    for _ in range(16):
+        replay(updating, 1)
+        updating.recorder.optimizer_stepped(updating.optimizer)
+    assert updating.result().kinds[0].calls == {"CUDAGraph.replay": 1, "Compiled.step": 1}
+
+
+def test_calls_that_were_recorded_before_the_first_replay_were_its_warm_up() -> None:
+    program = Program(warmup=2)
+    for _ in range(40):
+        program.call("forward_0")
+        program.tools.now_us += 1.0
+    assert program.recorder.state is State.DONE
+    replay(program, 16)
+    assert program.result().kinds[0].calls == {"CUDAGraph.replay": 1}
+
+
 @pytest.mark.parametrize("at", range(6, 11))
 def test_what_compiles_meanwhile_begins_the_recording_anew(at: int) -> None:
     program = Program().steps(at)

@@ -1,0 +1,111 @@
+"""What a CUDA graph of a program's own holds, on a device that is not there: noted once, called again at replays."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+Call = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a tensor is found that an earlier call has made."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class _Noted:
+    """A call: its arguments without the tensors that others made, where it puts what it makes, and what nobody needs
+    behind it."""
+
+    call: Call
+    given: tuple[Any, ...]
+    spec: TreeSpec
+    made: tuple[int | None, ...]
+    spent: tuple[int, ...] = ()
+
+
+class CapturedWork:
+    """Told of operators and graphs while they are captured; ``run`` calls them again, each with what the others make
+    then, so that memory comes and goes as it did. Operators that a compiled graph calls (``is_inside``) are its own."""
+
+    is_used = False
+
+    def __init__(self, is_inside: Callable[[], bool]) -> None:
+        self._is_inside = is_inside
+        self._calls: list[_Noted] = []
+        self._places: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._n_places = 0
+
+    def called(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+        """An operator has been called."""
+        if not self._is_inside():
+            self._note(func, tuple(args), dict(kwargs), result)
+
+    def graph_called(self, compiled: Any, inputs: Sequence[Any], outputs: Any) -> None:
+        """A compiled graph has been called."""
+        self._note(lambda *given: compiled(list(given)), tuple(inputs), {}, outputs)
+
+    def stepped(self, tell: Callable[[], None]) -> None:
+        """An optimizer has made its step, of which ``tell`` tells again."""
+        self._note(tell, (), {}, None)
+
+    def close(self) -> None:
+        """Nothing more is captured."""
+        last = {place.number: at for at, each in enumerate(self._calls) for place in _places_in(each.given)}
+        spent: dict[int, list[int]] = {}
+        for number, at in last.items():
+            spent.setdefault(at, []).append(number)
+        self._calls = [
+            _Noted(each.call, each.given, each.spec, each.made, tuple(spent.get(at, ())))
+            for at, each in enumerate(self._calls)
+        ]
+        self._needed = frozenset(last)
+        self._places.clear()
+
+    def run(self) -> None:
+        """Call all of it again, below autograd and autocast, which have done their part."""
+        values: dict[int, Any] = {}
+        with torch.no_grad(), torch.autocast("cuda", enabled=False), torch._C._AutoDispatchBelowAutograd():
+            for each in self._calls:
+                leaves = [values[leaf.number] if isinstance(leaf, _Place) else leaf for leaf in each.given]
+                args, kwargs = tree_unflatten(leaves, each.spec)
+                made = tree_flatten(each.call(*args, **kwargs))[0]
+                del leaves, args, kwargs
+                for number, value in zip(each.made, made, strict=False):
+                    if number in self._needed:
+                        values[number] = value
+                made.clear()
+                for number in each.spent:
+                    values.pop(number, None)
+
+    def _note(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        leaves, spec = tree_flatten((args, kwargs))
+        given = tuple(self._place_of(leaf) or leaf for leaf in leaves)
+        known = {id(leaf) for leaf in leaves}
+        made = tuple(None if id(each) in known else self._new_place(each) for each in tree_flatten(result)[0])
+        self._calls.append(_Noted(call, given, spec, made))
+
+    def _place_of(self, leaf: Any) -> _Place | None:
+        if not isinstance(leaf, torch.Tensor):
+            return None
+        reference, number = self._places.get(id(leaf), (None, 0))
+        return _Place(number) if reference is not None and reference() is leaf else None
+
+    def _new_place(self, made: Any) -> int | None:
+        if not isinstance(made, torch.Tensor):
+            return None
+        self._n_places += 1
+        self._places[id(made)] = weakref.ref(made), self._n_places
+        return self._n_places
+
+
+def _places_in(given: Sequence[Any]) -> list[_Place]:
+    return [leaf for leaf in given if isinstance(leaf, _Place)]

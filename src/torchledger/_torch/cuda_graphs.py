@@ -1,0 +1,36 @@
+"""Replays of the CUDA graphs that a program captures itself."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager
+from types import FrameType
+from typing import Any
+
+import torch
+
+from torchledger._torch.patching import Patches
+
+
+def watch_replays(around: Callable[[Hashable], AbstractContextManager[None]]) -> Patches:
+    """Enter ``around``, given what tells a graph from others, while the program replays it, until the patches are
+    undone. Replays that torch asks for itself, of what it compiles, are parts of its own calls."""
+    patches = Patches()
+
+    def replay(original: Callable[..., Any], graph: Any, *args: Any, **kwargs: Any) -> Any:
+        if _is_asked_by_torch(sys._getframe(1)):
+            return original(graph, *args, **kwargs)
+        with around(id(graph)):
+            return original(graph, *args, **kwargs)
+
+    patches.around(torch.cuda.CUDAGraph, "replay", replay)
+    return patches
+
+
+def _is_asked_by_torch(frame: FrameType | None) -> bool:
+    package = "torchledger"
+    while frame is not None and package == "torchledger":  # what stands between, of ours
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        frame = frame.f_back
+    return package == "torch"

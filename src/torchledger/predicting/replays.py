@@ -1,0 +1,34 @@
+"""What a step calls by replays of CUDA graphs that its program captured itself, apart from what it calls one by one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+
+from torchledger.nouns import StepCall
+from torchledger.stepping.totals import StepTotals
+
+
+def replays_in(calls: Iterable[StepCall]) -> int:
+    """How many replays a step's calls belong to.
+
+    >>> replays_in([])
+    0
+    """
+    return len({call.replay for call in calls if call.replay is not None})
+
+
+def without_replays(record: StepTotals) -> StepTotals:
+    """The step as its host launches it: without what replays call."""
+    return _of_calls(record, [call for call in record.calls if call.replay is None])
+
+
+def replayed(record: StepTotals) -> StepTotals:
+    """What replays alone call of the step."""
+    return _of_calls(record, [call for call in record.calls if call.replay is not None])
+
+
+def _of_calls(record: StepTotals, calls: list[StepCall]) -> StepTotals:
+    graphs = Counter(call.name for call in calls if call.kind == "graph")
+    return replace(record, step=replace(record.step, graph_calls=dict(graphs)), calls=tuple(calls))
