@@ -8,14 +8,14 @@ from contextlib import AbstractContextManager
 from types import FrameType
 from typing import Any
 
-import torch
-
 from torchledger._torch.patching import Patches
 
 
 def watch_replays(around: Callable[[Hashable], AbstractContextManager[None]]) -> Patches:
     """Enter ``around``, given what tells a graph from others, while the program replays it, until the patches are
     undone. Replays that torch asks for itself, of what it compiles, are parts of its own calls."""
+    from torch.cuda.graphs import CUDAGraph  # torch may be on its way in, and not have its names yet
+
     patches = Patches()
 
     def replay(original: Callable[..., Any], graph: Any, *args: Any, **kwargs: Any) -> Any:
@@ -24,7 +24,7 @@ def watch_replays(around: Callable[[Hashable], AbstractContextManager[None]]) ->
         with around(id(graph)):
             return original(graph, *args, **kwargs)
 
-    patches.around(torch.cuda.CUDAGraph, "replay", replay)
+    patches.around(CUDAGraph, "replay", replay)
     return patches
 
 

@@ -48,7 +48,7 @@ def tree_features(p: Mapping[str, Any], is_other: NDArray[np.bool_], time_us: Ar
         *(log2_alignment(size, _MOST_ALIGNED) for size in (inside, outside, p["c_in"], p["c_out"])),
         *(log2_alignment(size, _MOST_ALIGNED) for size in (p["width"], out_width, pixels)),
         *(np.log2(p["n"] * pixels), np.log2(p["n"] * pixels * p["c_out"] * inside * taps)),
-        *(np.log2(time_us), inside * taps, is_other),
+        *(np.log2(time_us), inside * taps, is_other, p.get("stride_height", p["stride"])),
     )
     return np.stack([np.broadcast_to(np.asarray(each, np.float32), time_us.shape) for each in seen], axis=1)
 

@@ -95,6 +95,8 @@ class Outcome:
             said = (
                 f"{n_updates} steps of optimizers came after what was recorded and are none of it: "
                 f"steps of a training are recorded from some {needed} on"
+                if n_updates
+                else "replays of the program's own CUDA graph came after what was recorded, too few to record one"
             )
             return replace(self.of_calls, notes=(*self.of_calls.notes, said))
         found = self.found

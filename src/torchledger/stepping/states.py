@@ -59,6 +59,9 @@ _PLAIN = (State.WARMING, State.TIMING, State.PAUSING, State.AFTER, State.LINGERI
 UNDER_PROFILER = (State.SETTLING, State.RECORDING)
 """States in which a session of the profiler is open."""
 
+_BEFORE_ALL_IS_HEARD = (State.TIMING, State.PAUSING, *UNDER_PROFILER, State.HEARING, State.LINGERING)
+"""States in which more of a step is to come, or is looked for."""
+
 
 class States:
     """``now`` is the state, ``found`` what came of the recording so far.
@@ -294,7 +297,7 @@ class States:
         is_first, self._has_replays = not self._has_replays, True
         if not is_first or self.now is State.WARMING:
             return
-        if self.now is State.LINGERING:
+        if self.now in _BEFORE_ALL_IS_HEARD and (self.session.is_here or not self.session.is_open):
             self.finder.forget_steps()
             self.begin_again()
         elif self.waits_for_training and not self.session.is_open and (self.now is not State.DONE or self._on_again()):

@@ -26,7 +26,7 @@ class Graph:
 def test_replays_that_a_program_asks_for_are_told_around_and_those_of_torch_are_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda.graphs, "CUDAGraph", Graph)
     told: list[Hashable] = []
 
     @contextlib.contextmanager

@@ -519,3 +519,39 @@ def test_a_rank_whose_profile_cannot_be_written_says_why(tmp_path: Path, monkeyp
     with open_ledger(tmp_path / "a.ledger") as ledger:
         (gap,) = [each for each in ledger.read(Gap) if (each.account, each.where) == ("device_time", "profile")]
     assert gap.reason == "ValueError: no such operator"
+
+
+class OwnGraph(torch.cuda.graphs.CUDAGraph):
+    """A CUDA graph of a program's own, on a machine without one: its replays call what it holds."""
+
+    def __new__(cls, *_: object) -> OwnGraph:
+        made: OwnGraph = object.__new__(cls)
+        return made
+
+    def __init__(self, held: Callable[[], None]) -> None:
+        self.held, self._tracker = held, None
+
+
+def test_steps_of_a_program_that_replays_a_graph_of_its_own_are_found_by_its_replays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def replayed(graph: OwnGraph) -> None:
+        graph.held()
+
+    monkeypatch.setattr(torch.cuda.graphs.CUDAGraph.__bases__[0], "replay", replayed, raising=False)
+    total = torch.zeros(8)
+
+    def held() -> None:
+        for _ in range(5):
+            total.add_(1.0)
+
+    graph = OwnGraph(held)
+    with torchledger.capture(tmp_path / "a.ledger") as run:
+        attach(run, {"warmup": 2, "timed": 2, "repeats": 2})
+        for _ in range(20):
+            total.mul_(0.5)
+            graph.replay()
+    with open_ledger(tmp_path / "a.ledger") as ledger:
+        (step,), calls = ledger.read(Step), ledger.read(StepCall)
+    assert [dict(kind.calls) for kind in step.kinds] == [{"CUDAGraph.replay": 1}]
+    assert [call.name for call in calls] == ["aten::add_"] * 5 + ["aten::mul_"]

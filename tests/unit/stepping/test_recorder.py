@@ -438,6 +438,17 @@ def test_an_optimizer_that_steps_no_more_where_replays_go_on_is_in_what_they_hol
     assert updating.result().kinds[0].calls == {"CUDAGraph.replay": 1, "Compiled.step": 1}
 
 
+@pytest.mark.parametrize("before", range(3, 9))
+def test_steps_are_recorded_as_they_are_from_the_first_replay_on(before: int) -> None:
+    program = Program(warmup=2).steps(before)
+    for _ in range(12):
+        replay(program, 1)
+        program.step()
+    result = program.result()
+    assert result.times is not None and result.n_steps == 2 and result.heard is not None
+    assert result.kinds[0].calls["CUDAGraph.replay"] == 1
+
+
 def test_calls_that_were_recorded_before_the_first_replay_were_its_warm_up() -> None:
     program = Program(warmup=2)
     for _ in range(40):
