@@ -29,6 +29,7 @@ from fit_eager import call_of, with_eager_costs
 from fit_eager import measured as measured_calls
 from numpy.typing import NDArray
 
+from torchledger.errors import FitError
 from torchledger.expecting.attention_schedules import TimedCall, fit_attention_kernels, scheduled_us
 from torchledger.expecting.constants import read_constants, write_constants
 from torchledger.expecting.launch_attention import attention_call
@@ -272,7 +273,11 @@ def main() -> None:
             continue
         options = options_for(table)
         spread = 0.0 if family in own else SPREAD_WITHIN_GENERATION
-        entries[family] = replace(fit_launch_table(table, options), spread=spread)
+        try:
+            entries[family] = replace(fit_launch_table(table, options), spread=spread)
+        except FitError as error:
+            print(f"{family} stays as it is: {error}", flush=True)
+            continue
         # What widened the intervals were programs that are among the learned now.
         extras.pop(f"{family} interval", None)
         if arguments.all and family.startswith(FITTED_BASELINES):

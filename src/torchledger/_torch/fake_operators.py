@@ -220,24 +220,24 @@ def _truths_in(mask: Any) -> int | None:
 
 def _nonzero(tensor: Any) -> Any:
     """Dimension by dimension in memory, as ``Nonzero.cu`` writes them."""
-    if (truths := _truths_in(tensor)) is not None:
-        size = truths
-    elif (taken := taken_by(tensor)) is not None:
-        size = taken[0]
-    else:
-        share = getattr(tensor, "_share", 1.0)
-        if tensor.dtype is torch.bool:
-            tensor._share = share  # sums over the mask are of what is found here
-        size = math.ceil(tensor.numel() * share)
-    return _indices(tensor, tensor.dim(), size).t()
+    return _indices(tensor, tensor.dim(), _taken(tensor)).t()
+
+
+def _taken(mask: Any) -> int:
+    """How many elements a mask takes: by its truths where they are known, else by its share, else all."""
+    if (truths := _truths_in(mask)) is not None:
+        return truths
+    if (taken := taken_by(mask)) is not None:
+        return taken[0]
+    share = getattr(mask, "_share", 1.0)
+    if mask.dtype is torch.bool:
+        mask._share = share  # sums over the mask are of what is found here
+    return math.ceil(mask.numel() * share)
 
 
 def _masked(tensor: Any, mask: Any) -> Any:
     shape = torch.broadcast_shapes(tensor.shape, mask.shape)
-    if (truths := _truths_in(mask)) is not None:
-        return tensor.new_empty(truths * (math.prod(shape) // max(1, mask.numel())))
-    taken = taken_by(mask) if shape == mask.shape else None
-    return tensor.new_empty(math.prod(shape) if taken is None else taken[0])
+    return tensor.new_empty(_taken(mask) * (math.prod(shape) // max(1, mask.numel())))
 
 
 def _different(tensor: Any, count: Callable[[Any], Any]) -> int | None:

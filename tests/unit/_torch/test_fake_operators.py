@@ -294,6 +294,14 @@ def test_a_random_mask_keeps_the_share_that_its_limit_leaves(fake: FakeDevice) -
     assert drawn[drawn.mul_(4) < 0.15].shape[0] == 800
 
 
+def test_a_mask_selects_as_many_as_it_finds(fake: FakeDevice) -> None:
+    drawn = torch.rand(8, 100, device="cuda")
+    for mask in (drawn < 0.15, drawn >= 0.9, drawn > drawn.t()[:8, :1]):
+        assert drawn.masked_select(mask).shape[0] == mask.nonzero().shape[0] == drawn[mask].shape[0]
+    of_rows = torch.rand(8, 1, device="cuda") < 0.25
+    assert drawn.masked_select(of_rows).shape[0] == 200
+
+
 def test_experts_that_a_router_chooses_are_given_equal_shares_of_the_tokens(fake: FakeDevice) -> None:
     _, chosen = torch.topk(torch.rand(64, 8, device="cuda"), 2, dim=-1)
     assert torch.where(chosen == 3)[0].shape == (16,)
