@@ -21,6 +21,17 @@ class _Place:
 
 
 @dataclass(frozen=True)
+class _Given:
+    """A call, and its arguments: ``leaves`` without the tensors that others made, of all of which there are
+    ``tensors``."""
+
+    call: Call
+    leaves: tuple[Any, ...]
+    spec: TreeSpec
+    tensors: tuple[weakref.ref[Any], ...]
+
+
+@dataclass(frozen=True)
 class _Noted:
     """A call: its arguments without the tensors that others made, where it puts what it makes, and what nobody needs
     behind it."""
@@ -47,15 +58,19 @@ class CapturedWork:
     def called(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         """An operator has been called."""
         if not self._is_inside():
-            self._note(func, tuple(args), dict(kwargs), result)
+            self._note(self._given(func, (tuple(args), dict(kwargs))), result)
 
-    def graph_called(self, compiled: Any, inputs: Sequence[Any], outputs: Any) -> None:
+    def graph_begins(self, compiled: Any, inputs: Sequence[Any]) -> _Given:
+        """A compiled graph is about to be called; returns what it is given, without the tensors that others made."""
+        return self._given(lambda *given: compiled(list(given)), (tuple(inputs), {}))
+
+    def graph_called(self, given: _Given, outputs: Any) -> None:
         """A compiled graph has been called."""
-        self._note(lambda *given: compiled(list(given)), tuple(inputs), {}, outputs)
+        self._note(given, outputs)
 
     def stepped(self, tell: Callable[[], None]) -> None:
         """An optimizer has made its step, of which ``tell`` tells again."""
-        self._note(tell, (), {}, None)
+        self._note(self._given(tell, ((), {})), None)
 
     def close(self) -> None:
         """Nothing more is captured."""
@@ -86,12 +101,17 @@ class CapturedWork:
                 for number in each.spent:
                     values.pop(number, None)
 
-    def _note(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        leaves, spec = tree_flatten((args, kwargs))
-        given = tuple(self._place_of(leaf) or leaf for leaf in leaves)
-        known = {id(leaf) for leaf in leaves}
-        made = tuple(None if id(each) in known else self._new_place(each) for each in tree_flatten(result)[0])
-        self._calls.append(_Noted(call, given, spec, made))
+    def _given(self, call: Call, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> _Given:
+        leaves, spec = tree_flatten(arguments)
+        tensors = tuple(weakref.ref(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor))
+        return _Given(call, tuple(self._place_of(leaf) or leaf for leaf in leaves), spec, tensors)
+
+    def _note(self, given: _Given, result: Any) -> None:
+        known = [reference() for reference in given.tensors]
+        made = tuple(
+            None if any(each is other for other in known) else self._new_place(each) for each in tree_flatten(result)[0]
+        )
+        self._calls.append(_Noted(given.call, given.leaves, given.spec, made))
 
     def _place_of(self, leaf: Any) -> _Place | None:
         if not isinstance(leaf, torch.Tensor):

@@ -52,9 +52,12 @@ class Flow:
         # A part that is written in place leaves the others; behind, it is written anew, as what FSDP gathers.
         self._note((made | changed if is_computed or not self._is_before else made) - read, is_computed)
 
-    def graph_called(self, compiled: Any, inputs: Iterable[Any], outputs: Any) -> None:
-        """A compiled graph has been called: what it makes is computed by a model."""
-        read = self._read(list(tensors_in(list(inputs))))
+    def graph_begins(self, compiled: Any, inputs: Sequence[Any]) -> set[int]:
+        """A compiled graph is about to be called; returns what it reads, without the tensors, which it may free."""
+        return self._read(list(tensors_in(list(inputs))))
+
+    def graph_called(self, read: set[int], outputs: Any) -> None:
+        """A compiled graph that reads this has been called: what it makes is computed by a model."""
         self._note(_keys(tensors_in(outputs)) - read, self._is_before)
 
     def _read(self, given: Sequence[Any]) -> set[int]:

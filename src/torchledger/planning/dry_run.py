@@ -334,10 +334,10 @@ class _StepHearer(StepProfiler):
             self._called(keeps_gradients=direction_of(self._recorder.name_of(compiled) or "") != "inference")
         self._n_inside += 1
         try:
-            given = list(inputs) if self._tensors.flows else []  # a graph may empty its list of them
+            begun = [(flow, flow.graph_begins(compiled, inputs)) for flow in self._tensors.flows]
             result = super()._around_call(compiled, inputs, proceed)
-            for flow in self._tensors.flows:
-                flow.graph_called(compiled, given, result)
+            for flow, read in begun:
+                flow.graph_called(read, result)
             return result
         finally:
             self._n_inside -= 1

@@ -207,5 +207,8 @@ class WorkOfCalls:
         if not self._is_inside():
             self._turns.worked()
 
+    def graph_begins(self, *_: Any) -> None:
+        """A compiled graph is about to be called."""
+
     def graph_called(self, *_: Any) -> None:
         """A compiled graph has been called; its launches are counted elsewhere."""

@@ -87,7 +87,7 @@ def test_operators_inside_of_a_compiled_graph_are_its_own_and_the_graph_is_calle
     is_inside[0] = True
     noted(work, torch.ops.aten.add_.Scalar, given, 5)
     is_inside[0] = False
-    work.graph_called(compiled, [given], torch.zeros(1))
+    work.graph_called(work.graph_begins(compiled, [given]), torch.zeros(1))
     work.stepped(lambda: asked.append([-1.0]))
     work.close()
     work.run()

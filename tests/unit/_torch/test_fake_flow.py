@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from torch import nn
 
+from torchledger._torch.captured_work import CapturedWork
 from torchledger._torch.fake_device import FakeDevice
 from torchledger.nouns import Device
 
@@ -98,9 +101,23 @@ def test_memory_that_is_written_anew_behind_holds_nothing_computed_before(fake: 
 def test_what_a_graph_makes_before_is_computed(fake: FakeDevice) -> None:
     flow = fake.tensors.follow()
     made, data = torch.randn(8, device="cuda"), torch.randn(8, device="cuda")
-    flow.graph_called([data], [made])
+    flow.graph_called(flow.graph_begins(None, [data]), [made])
     flow.behind()
-    flow.graph_called([data], [torch.randn(8, device="cuda")])
+    flow.graph_called(flow.graph_begins(None, [data]), [torch.randn(8, device="cuda")])
     assert not flow.is_used
-    flow.graph_called([made], [])
+    flow.graph_called(flow.graph_begins(None, [made]), [])
     assert flow.is_used
+
+
+@pytest.mark.parametrize("is_captured", [False, True])
+def test_what_a_graph_is_given_and_frees_is_not_held_by_who_follows(fake: FakeDevice, is_captured: bool) -> None:
+    """What a forward saved is freed in the middle of its backward: who holds it would find more alive than there is."""
+    flow = CapturedWork(lambda: False) if is_captured else fake.tensors.follow()
+    given = [torch.ops.aten.ones.default([8], device=torch.device("cuda"))]
+    if isinstance(flow, CapturedWork):
+        flow.called(torch.ops.aten.ones.default, ([8],), {}, given[0])
+    alive, begun = weakref.ref(given[0]), flow.graph_begins(None, given)
+    given.clear()
+    gc.collect()
+    assert alive() is None
+    flow.graph_called(begun, [])  # type: ignore[arg-type]
