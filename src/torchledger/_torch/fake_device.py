@@ -221,6 +221,7 @@ def _patch_cuda(patches: Patches, fake: FakeDevice) -> None:
         (_answers_of_device(fake), (cuda,)),
         (_answers_of_memory(fake), (torch.cuda.memory, cuda)),
         (_answers_of_randomness(fake), (torch.cuda.random, cuda)),
+        (_answers_of_graphs(fake), (torch.cuda.graphs, cuda)),
     ):
         for name, value in answers.items():
             for owner in owners:
@@ -243,7 +244,7 @@ def _patch_cuda(patches: Patches, fake: FakeDevice) -> None:
         "_cuda_getCurrentRawStream": _answer(0),
         "_cuda_cudaCachingAllocator_is_enabled": _answer(True),
         "_cuda_getDeviceCount": _answer(fake.count),
-        "_cuda_isCurrentStreamCapturing": _answer(False),
+        "_cuda_isCurrentStreamCapturing": lambda: fake.captures.is_open,
         "_scatter": _scattered,
     }.items():
         patches.set_or_add(torch._C, name, value)
@@ -292,14 +293,19 @@ def _answers_of_device(fake: FakeDevice) -> dict[str, Any]:
         "_maybe_exchange_device": lambda device: fake.index,  # two functions: Dynamo registers each once
         "_check_capability": _answer(None),
         "ipc_collect": _answer(None),
-        "is_current_stream_capturing": lambda: fake.captures.is_open,
-        **fake.captures.names(),
-        "make_graphed_callables": lambda callables, *args, **kwargs: callables,
-        "graph_pool_handle": _answer((0, 0)),
         "memory_usage": _answer(0),
         "utilization": _answer(0),
         "_sleep": _answer(None),
         "default_generators": _generators(fake.count),
+    }
+
+
+def _answers_of_graphs(fake: FakeDevice) -> dict[str, Any]:
+    return {
+        **fake.captures.names(),
+        "is_current_stream_capturing": lambda: fake.captures.is_open,
+        "make_graphed_callables": lambda callables, *args, **kwargs: callables,
+        "graph_pool_handle": _answer((0, 0)),
     }
 
 

@@ -319,9 +319,11 @@ class _StepHearer(StepProfiler):
     @contextlib.contextmanager
     def _replaying(self, graph: int) -> Iterator[None]:
         """A CUDA graph of the program's own is replayed: one call, as a compiled graph's is, whatever it holds."""
+        if not self._n_replayed:
+            self._outside.begin_anew()
+        self._n_replayed += 1
         self._model_called()
         self._called(keeps_gradients=False)
-        self._n_replayed += 1
         with self._recorder.replaying(graph):
             yield
 

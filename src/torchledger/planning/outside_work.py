@@ -47,6 +47,12 @@ class OutsideWork:
         began, self._update_began = self._update_began, None
         self._updating.append(0 if began is None else made - began)
 
+    def begin_anew(self) -> None:
+        """Steps so far were made otherwise than those to come, and say nothing of what these hold."""
+        self._first_call = self._update_began = None
+        self._ends.clear()
+        self._updating.clear()
+
     def hearing_begins(self) -> None:
         """The step to record begins."""
         self._begin = self.made(), len(self._ends)

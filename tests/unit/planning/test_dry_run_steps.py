@@ -184,8 +184,9 @@ def replaying(warm_ups: int, *, captures_optimizer: bool = True, turns: int = 8)
         with torch.cuda.stream(torch.cuda.Stream()):
             for _ in range(warm_ups):
                 step()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        # Both names that torch has for them.
+        graph, capture = torch.cuda.graphs.CUDAGraph(), torch.cuda.graphs.graph
+        with torch.cuda.graph(graph) if captures_optimizer else capture(graph, pool=torch.cuda.graph_pool_handle()):
             step(updates=captures_optimizer)
         for _ in range(turns):
             given.normal_()

@@ -38,6 +38,15 @@ def test_a_long_first_step_is_looked_for_until_one_comes_again() -> None:
     assert not counted(0, 1_000, 100, [100, 1_000]).is_looked_for
 
 
+def test_steps_before_the_first_replay_say_nothing_of_those_that_are_replayed() -> None:
+    outside = counted(0, 1_000, 1_000, [1_000, 1_000])
+    outside.begin_anew()
+    outside.hearing_begins()
+    outside.optimizer_stepped()
+    outside.hearing_ended()
+    assert outside.updates == 1 and not outside.is_looked_for and outside.note() is None
+
+
 def test_the_mean_is_that_of_whole_turns() -> None:
     note = counted(0, 1_000, 100, [100, 1_000, 100, 100]).note()
     assert note is not None and "4.0 times as many operators" in note and "mean of 3;" in note
