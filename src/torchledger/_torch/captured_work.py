@@ -86,9 +86,10 @@ class CapturedWork:
         self._places.clear()
 
     def run(self) -> None:
-        """Call all of it again, below autograd and autocast, which have done their part."""
+        """Call all of it again, below autograd and autocast, which have done their part; in inference, as what was
+        captured there may be written into nowhere else."""
         values: dict[int, Any] = {}
-        with torch.no_grad(), torch.autocast("cuda", enabled=False), torch._C._AutoDispatchBelowAutograd():
+        with torch.inference_mode(), torch.autocast("cuda", enabled=False), torch._C._AutoDispatchBelowAutograd():
             for each in self._calls:
                 leaves = [values[leaf.number] if isinstance(leaf, _Place) else leaf for leaf in each.given]
                 args, kwargs = tree_unflatten(leaves, each.spec)

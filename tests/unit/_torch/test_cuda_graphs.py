@@ -101,3 +101,13 @@ def test_parameters_are_updated_by_what_was_captured_though_they_want_gradients(
     work.close()
     work.run()
     assert weight.tolist() == [-1.0, -1.0]
+
+
+def test_what_was_captured_in_inference_runs_outside_of_it() -> None:
+    work, ops = CapturedWork(lambda: False), torch.ops.aten
+    with torch.inference_mode():
+        total = torch.zeros(2)
+        noted(work, ops.add_.Scalar, total, 1)
+    work.close()
+    work.run()
+    assert total.tolist() == [2.0, 2.0]
