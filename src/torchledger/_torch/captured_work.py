@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from torchledger._torch.askers import Asker, as_asked_by
 
 Call = Callable[..., Any]
 
@@ -29,17 +32,19 @@ class _Given:
     leaves: tuple[Any, ...]
     spec: TreeSpec
     tensors: tuple[weakref.ref[Any], ...]
+    asker: Asker
 
 
 @dataclass(frozen=True)
 class _Noted:
-    """A call: its arguments without the tensors that others made, where it puts what it makes, and what nobody needs
-    behind it."""
+    """A call: its arguments without the tensors that others made, where it puts what it makes, who asked for it, and
+    what nobody needs behind it."""
 
     call: Call
     given: tuple[Any, ...]
     spec: TreeSpec
     made: tuple[int | None, ...]
+    asker: Asker
     spent: tuple[int, ...] = ()
 
 
@@ -78,10 +83,7 @@ class CapturedWork:
         spent: dict[int, list[int]] = {}
         for number, at in last.items():
             spent.setdefault(at, []).append(number)
-        self._calls = [
-            _Noted(each.call, each.given, each.spec, each.made, tuple(spent.get(at, ())))
-            for at, each in enumerate(self._calls)
-        ]
+        self._calls = [replace(each, spent=tuple(spent.get(at, ()))) for at, each in enumerate(self._calls)]
         self._needed = frozenset(last)
         self._places.clear()
 
@@ -93,7 +95,8 @@ class CapturedWork:
             for each in self._calls:
                 leaves = [values[leaf.number] if isinstance(leaf, _Place) else leaf for leaf in each.given]
                 args, kwargs = tree_unflatten(leaves, each.spec)
-                made = tree_flatten(each.call(*args, **kwargs))[0]
+                with as_asked_by(each.asker):
+                    made = tree_flatten(each.call(*args, **kwargs))[0]
                 del leaves, args, kwargs
                 for number, value in zip(each.made, made, strict=False):
                     if number in self._needed:
@@ -105,14 +108,15 @@ class CapturedWork:
     def _given(self, call: Call, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> _Given:
         leaves, spec = tree_flatten(arguments)
         tensors = tuple(weakref.ref(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor))
-        return _Given(call, tuple(self._place_of(leaf) or leaf for leaf in leaves), spec, tensors)
+        given = tuple(self._place_of(leaf) or leaf for leaf in leaves)
+        return _Given(call, given, spec, tensors, Asker.of(sys._getframe(1)))
 
     def _note(self, given: _Given, result: Any) -> None:
         known = [reference() for reference in given.tensors]
         made = tuple(
             None if any(each is other for other in known) else self._new_place(each) for each in tree_flatten(result)[0]
         )
-        self._calls.append(_Noted(given.call, given.leaves, given.spec, made))
+        self._calls.append(_Noted(given.call, given.leaves, given.spec, made, given.asker))
 
     def _place_of(self, leaf: Any) -> _Place | None:
         if not isinstance(leaf, torch.Tensor):

@@ -10,10 +10,9 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any, cast
 
 import torch
@@ -23,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 import torchledger
 from torchledger._torch.alignments import read_lengths_first
+from torchledger._torch.askers import StackPlace, asked_by, sequence_of, stack_places
 from torchledger._torch.checkpoint_stops import watch_stops
 from torchledger._torch.composites import is_composite, is_fused_with_collective, taken_apart, unfused
 from torchledger._torch.fake_gradients import as_written, note_made
@@ -41,7 +41,6 @@ from torchledger._torch.schemas import parameters_of
 from torchledger._torch.storages import HeardMemory, StorageWatch
 from torchledger._torch.subclass_constructors import make_unheard
 from torchledger._torch.tensors import is_nested, tensors_in
-from torchledger._torch.user_lines import begins_plan, is_of_python
 from torchledger.claims import claim
 from torchledger.signals import let_through
 from torchledger.work.collectives import collective_kind
@@ -281,7 +280,7 @@ class EagerCalls(TorchDispatchMode):
         if not self._is_entered or name not in DRIVER_WAITS:
             return
         try:
-            sources, _, _ = self._stack(sys._getframe(3))
+            sources, _, _ = self._stack(stack_places(sys._getframe(3)))
             with self._lock:
                 is_inside = self._inside() is not None
                 behind, graphs = len(self.calls), len(self.graphs)
@@ -451,8 +450,10 @@ class EagerCalls(TorchDispatchMode):
         node = torch._C._current_autograd_node()
         if node is not None and self._tensors is not _PLAIN:
             note_made(result, node)
-        sequence = node._sequence_nr() if node is not None else torch.autograd._get_sequence_nr() - 1
-        sources, library, module = self._stack(sys._getframe(2))
+        asker = asked_by()
+        sequence = sequence_of(node) if asker is None else asker.sequence
+        of_node = node if node is None else node.name()
+        sources, library, module = self._stack(stack_places(sys._getframe(2)) if asker is None else asker.places)
         placed = None
         if self._streams is not None and graph is None:
             placed = self._streams.place_operator(call.name, args, result)
@@ -470,7 +471,7 @@ class EagerCalls(TorchDispatchMode):
             module=None if module is None else self._module_names.get(id(module), type(module).__name__),
             module_class=None if module is None else type(module).__name__,
             sequence=sequence if 0 <= sequence < _NO_SEQUENCE else None,
-            node=None if node is None else node.name(),
+            node=of_node if asker is None else asker.node,
             group=group,
             group_size=group_size,
             graph=graph,
@@ -486,27 +487,20 @@ class EagerCalls(TorchDispatchMode):
                 self._storages.operator(place, (args, kwargs), result, number_bytes=_bytes_of_numbers(func, args))
         return True
 
-    def _stack(self, frame: FrameType | None) -> tuple[tuple[str, ...], tuple[str, ...], torch.nn.Module | None]:
+    def _stack(self, places: Iterable[StackPlace]) -> tuple[tuple[str, ...], tuple[str, ...], torch.nn.Module | None]:
         """The user's lines, torch's functions and the innermost module of a stack, seen from the operator outwards."""
         lines: list[str] = []
         library: list[str] = []
         modules: list[torch.nn.Module] = []
-        while frame is not None:
-            code = frame.f_code
-            file = code.co_filename
-            if begins_plan(frame):
-                break
+        for file, line, function, is_python, module in places:
             if file.startswith(_DISPATCH):
                 pass
             elif file.startswith(_TORCH):
-                library.append(f"torch/{file.removeprefix(_TORCH)}:{code.co_name}")
-            elif not file.startswith((_OURS, "<")) and not is_of_python(frame) and not self._is_generated(file):
-                lines.append(f"{file}:{frame.f_lineno}")
-            if code.co_name in ("_call_impl", "forward"):
-                owner = frame.f_locals.get("self")
-                if isinstance(owner, torch.nn.Module) and (not modules or modules[-1] is not owner):
-                    modules.append(owner)
-            frame = frame.f_back
+                library.append(f"torch/{file.removeprefix(_TORCH)}:{function}")
+            elif not file.startswith((_OURS, "<")) and not is_python and not self._is_generated(file):
+                lines.append(f"{file}:{line}")
+            if module is not None and (not modules or modules[-1] is not module):
+                modules.append(module)
         if modules and id(modules[-1]) not in self._named_roots:
             self._name_modules(modules[-1])
         return tuple(reversed(lines[:_MOST_LINES])), tuple(reversed(library)), modules[0] if modules else None

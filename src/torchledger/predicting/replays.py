@@ -19,6 +19,11 @@ def replays_in(calls: Iterable[StepCall]) -> int:
     return len({call.replay for call in calls if call.replay is not None})
 
 
+def has_own_backward(calls: Iterable[StepCall]) -> bool:
+    """Whether the host itself asks for a backward, beside those that replays hold."""
+    return any(call.phase == "backward" and call.replay is None for call in calls)
+
+
 def without_replays(record: StepTotals) -> StepTotals:
     """The step as its host launches it: without what replays call."""
     return _of_calls(record, [call for call in record.calls if call.replay is None])

@@ -67,7 +67,7 @@ from torchledger.predicting.overheads import (
 from torchledger.predicting.power import StepWork, is_product, mean_clock, sustained_share, work_of
 from torchledger.predicting.questions import is_over_lists
 from torchledger.predicting.recorded_host import RecordedOn, SeenHost, drawn_to_seen, seen_host
-from torchledger.predicting.replays import replayed, replays_in, without_replays
+from torchledger.predicting.replays import has_own_backward, replayed, replays_in, without_replays
 from torchledger.predicting.step_calls import (
     is_priced,
     predict_graph_collectives,
@@ -180,7 +180,8 @@ def predict_step(
             seen = seen_host(record, called, weights, measured or {}, mode=mode, gaps_us=gaps)
         usual_us = replays_us(max(replays, replays_step))
         if not replays_step:
-            usual_us += measured_host_us(shape, mode, 1.0, trains=traffic.trains)
+            trains = traffic.trains and (record is None or not replays or has_own_backward(record.calls))
+            usual_us += measured_host_us(shape, mode, 1.0, trains=trains)
         needed_by_host_us, host_error = drawn_to_seen(host, usual_us, seen, recorded_on or RecordedOn())
         overheads = {**overheads, "overlap": OVERLAP}
     usual_work_us = {} if record is None or replays_step else host_work_us(record.calls)

@@ -204,6 +204,10 @@ def test_a_step_that_is_captured_is_priced_as_a_replay_whatever_its_warm_up(tmp_
     replayed = [call for call in calls if call.replay is not None]
     assert replays_in(calls) == 1 and {"aten::addmm", "aten::_foreach_add_"} <= {call.name for call in replayed}
     assert {call.name for call in calls if call.replay is None} == {"aten::normal_"}
+    # Of what is replayed whoever captured it is told.
+    assert {call.phase for call in replayed} >= {"forward", "backward", "optimizer"}
+    (product,) = [call for call in replayed if call.name == "aten::addmm"]
+    assert product.sources and Path(product.sources[-1].partition(":")[0]).name == Path(__file__).name
     assert any("at each of its replays" in what for what in outcome.dry_run.decisions)
     priced, *_ = predict_ledger(find_model("H200"), outcome.path)
     alone = run_without_device(replaying(3, turns=0), tmp_path / "alone.ledger", H200)

@@ -10,7 +10,7 @@ from factories import make_step, make_step_call
 from torchledger.nouns import StepCall
 from torchledger.planning.rank_host import RankHost
 from torchledger.predicting.host_steps import replays_us
-from torchledger.predicting.replays import replayed, replays_in, without_replays
+from torchledger.predicting.replays import has_own_backward, replayed, replays_in, without_replays
 from torchledger.predicting.waits import pieces_of_step
 from torchledger.stepping.totals import total_step
 
@@ -28,6 +28,11 @@ def test_a_step_is_what_replays_call_and_what_the_host_calls_itself() -> None:
     assert replays_in(made) == 2
     assert sorted([*own.calls, *others.calls], key=lambda call: call.order) == made
     assert own.step.graph_calls == others.step.graph_calls == {"forward_0": 1}
+
+
+def test_a_backward_that_replays_hold_is_none_of_the_hosts() -> None:
+    held = replace(make_step_call(kind="operator", name="aten::mul"), phase="backward", replay=0)
+    assert not has_own_backward([held, *calls(None)]) and has_own_backward([held, replace(held, replay=None)])
 
 
 @pytest.mark.parametrize("slowness", [1.0, 2.0])
