@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import FrameType
 from typing import Any
@@ -11,9 +11,9 @@ from typing import Any
 from torchledger._torch.patching import Patches
 
 
-def watch_replays(around: Callable[[Hashable], AbstractContextManager[None]]) -> Patches:
-    """Enter ``around``, given what tells a graph from others, while the program replays it, until the patches are
-    undone. Replays that torch asks for itself, of what it compiles, are parts of its own calls."""
+def watch_replays(around: Callable[[], AbstractContextManager[None]]) -> Patches:
+    """Enter ``around`` while the program replays a graph, until the patches are undone. Replays that torch asks for
+    itself, of what it compiles, are parts of its own calls."""
     from torch.cuda.graphs import CUDAGraph  # torch may be on its way in, and not have its names yet
 
     patches = Patches()
@@ -21,7 +21,7 @@ def watch_replays(around: Callable[[Hashable], AbstractContextManager[None]]) ->
     def replay(original: Callable[..., Any], graph: Any, *args: Any, **kwargs: Any) -> Any:
         if _is_asked_by_torch(sys._getframe(1)):
             return original(graph, *args, **kwargs)
-        with around(id(graph)):
+        with around():
             return original(graph, *args, **kwargs)
 
     patches.around(CUDAGraph, "replay", replay)

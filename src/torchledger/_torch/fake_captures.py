@@ -21,8 +21,8 @@ class Captures:
     """The captures of a program; ``n_begun`` counts them, ``n_captured`` the operators in them. ``decisions`` are told
     how these are priced, ``tensors`` tell what the program calls, and ``order`` places what is replayed.
 
-    ``around_replay`` is entered while a graph is replayed, given what tells it from others; ``is_inside`` tells whether
-    a compiled graph is at work, whose operators are its own.
+    ``around_replay`` is entered while a graph is replayed; ``is_inside`` tells whether a compiled graph is at work,
+    whose operators are its own.
     """
 
     def __init__(self, decisions: MutableMapping[str, int], tensors: FakeTensors, order: StreamOrder) -> None:
@@ -31,9 +31,7 @@ class Captures:
         self._began = 0
         self._replays = itertools.count()
         self.n_begun = self.n_captured = 0
-        self.around_replay: Callable[[int], contextlib.AbstractContextManager[None]] = lambda graph: (
-            contextlib.nullcontext()
-        )
+        self.around_replay: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
         self.is_inside: Callable[[], bool] = lambda: False
 
     @property
@@ -61,7 +59,7 @@ class Captures:
 
     def replay(self, work: CapturedWork) -> None:
         """What was captured runs."""
-        with self.around_replay(id(work)), self._order.replaying(next(self._replays)):
+        with self.around_replay(), self._order.replaying(next(self._replays)):
             work.run()
 
     def optimizer_stepped(self, tell: Callable[[], None], *, is_alone: bool) -> None:

@@ -35,6 +35,7 @@ from torchledger._torch.fake_threads import FakeThreads
 from torchledger._torch.fake_tools import answer_for_tools
 from torchledger._torch.patching import Patches, pass_through
 from torchledger._torch.program_settings import keep_settings
+from torchledger._torch.user_lines import is_called_from
 from torchledger.errors import PlanError
 from torchledger.nouns import Device
 from torchledger.work.unaligned import Pays, stays_as_it_is
@@ -357,7 +358,7 @@ def _takes_fused_encoders(decisions: dict[str, int]) -> Callable[[], bool]:
     def get_fastpath_enabled() -> bool:
         if torch.compiler.is_compiling():
             return bool(torch.backends.mha._is_fastpath_enabled)
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() and is_called_from("torch/nn/modules/transformer.py"):
             decisions[_UNFUSED] = decisions.get(_UNFUSED, 0) + 1
         return False
 

@@ -134,6 +134,8 @@ def note_choices(func: Any, args: Sequence[Any], result: Any) -> None:
     name = func.name().partition(".")[0]
     if name in _UNIFORM:
         result._is_uniform = True
+    elif name == "aten::cat":
+        _join_shares(args[0], result)
     elif not isinstance(args[0], FakeTensor):
         return
     elif func._schema.is_mutable and hasattr(args[0], "_is_uniform"):
@@ -157,10 +159,36 @@ def note_choices(func: Any, args: Sequence[Any], result: Any) -> None:
         chosen, size = args[2].shape[args[1]], args[0].shape[args[1]]
         if type(chosen) is type(size) is int and size:
             result._share = min(1.0, chosen / size)
+    elif name == "aten::index_put_" and (share := _share_put(*args[:2])) is not None:
+        result._share = share
+    elif name in _EITHER and all(hasattr(each, "_share") for each in args[:2]):
+        result._share = min(1.0, args[0]._share + args[1]._share)
     elif isinstance(result, torch.Tensor) and (name in _KEEPS or _is_shifted(name, args)):
         for attribute in KEPT_OF_CHOICES:
             if hasattr(args[0], attribute):
                 setattr(result, attribute, getattr(args[0], attribute))
+
+
+def _share_put(mask: Any, places: Sequence[Any]) -> float | None:
+    """Of a mask that is false everywhere the share that is true once these places are written."""
+    if mask.dtype not in _MASKS or mask.dim() != 1 or len(places) != 1 or places[0] is None:
+        return None
+    known, count, size = shares_of(mask), places[0].numel(), mask.numel()
+    if known is None or places[0].dtype is not torch.int64 or not type(count) is type(size) is int:
+        return None
+    with _disable_current_modes():
+        is_false = not bool(known.any())
+    return min(1.0, count / max(1, size)) if is_false else None
+
+
+_MASKS = (torch.bool, torch.uint8)
+_EITHER = ("aten::bitwise_or", "aten::logical_or", "aten::__or__")
+
+
+def _join_shares(masks: Sequence[Any], result: Any) -> None:
+    """Of masks one after another the share of all that is true."""
+    if all(hasattr(each, "_share") for each in masks) and result.numel():
+        result._share = sum(each._share * each.numel() for each in masks) / result.numel()
 
 
 def spread_over_choices(tensor: Any) -> tuple[Any, str] | None:

@@ -96,6 +96,9 @@ def origin_of(known: Any) -> str | None:
 def count_shares(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
     """Keep with the ``result`` of an operator on fake tensors what its values would be with equal shares."""
     name = func._schema.name
+    if name == "aten::_amp_update_scale_":
+        _update_scale(args)
+        return
     _forget_written(func, name, args, kwargs)
     if (counter := _COUNTERS.get(name)) is not None:
         sizes = counter(args, kwargs, result)
@@ -117,6 +120,14 @@ def count_shares(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], resu
             _follow(func, args, kwargs, result)
     elif func._schema.is_mutable and args and isinstance(args[0], FakeTensor):
         _follow_writing(func, args, kwargs)
+
+
+def _update_scale(args: Sequence[Any]) -> None:
+    """A gradient scaler finds no infinite gradients here: its scale stays, and it counts one step more."""
+    if (counted := shares_of(args[1])) is not None:
+        with _disable_current_modes():
+            counted = counted + 1
+        _keep(args[1], counted, None)
 
 
 def _forget_written(func: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ a graph's wrapper) is none of it, and little of the program's is in what each op
 from __future__ import annotations
 
 import _thread
+import gc
 import sys
 import threading
 import time
@@ -33,9 +34,11 @@ _GRAPH = "__compiled_fn_"
 
 @dataclass
 class _Between:
-    """The time between two operators: since when, and whose code was at work in it, by its lines."""
+    """The time between two operators: since when, how long garbage was searched for before, and whose code was at work
+    in it, by its lines."""
 
     since_s: float = 0.0
+    collected_s: float = 0.0
     looks: int = 0
     lines: Counter[str] = field(default_factory=Counter)
 
@@ -48,13 +51,26 @@ class OwnWork:
         self._on_work = on_work
         self._thread = threading.get_ident()
         self._depth = 0
-        self._between: _Between | None = _Between(time.thread_time())
+        self._collected_s = self._collects_since_s = 0.0
+        self._between: _Between | None = _Between(time.thread_time(), self._collected_s)
         self._is_over = False
+        gc.callbacks.append(self._collects)
         _thread.start_new_thread(self._look, ())  # as a thread of the program's it would be one that waits for steps
 
     def stop(self) -> None:
         """Nothing is looked at any more."""
         self._is_over, self._between = True, None
+        if self._collects in gc.callbacks:
+            gc.callbacks.remove(self._collects)
+
+    def _collects(self, phase: str, _: dict[str, int]) -> None:
+        """Garbage is searched for, most of which is the plan's own."""
+        if threading.get_ident() != self._thread:
+            return
+        if phase == "start":
+            self._collects_since_s = time.thread_time()
+        else:
+            self._collected_s += time.thread_time() - self._collects_since_s
 
     def begins(self) -> None:
         """Torch is at work."""
@@ -64,7 +80,7 @@ class OwnWork:
         between, self._between = self._between, None
         if between is None or not between.looks:
             return
-        took_s = time.thread_time() - between.since_s
+        took_s = time.thread_time() - between.since_s - (self._collected_s - between.collected_s)
         own_s = took_s * between.lines.total() / between.looks
         if own_s >= _LEAST_S:
             self._on_work(own_s, between.lines.most_common(1)[0][0])
@@ -75,7 +91,7 @@ class OwnWork:
             return
         self._depth = max(0, self._depth - 1)
         if not self._depth:
-            self._between = _Between(time.thread_time())
+            self._between = _Between(time.thread_time(), self._collected_s)
 
     def _look(self) -> None:
         before: _Between | None = None

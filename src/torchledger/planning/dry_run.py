@@ -167,8 +167,7 @@ class _StepHearer(StepProfiler):
         self._turns_of_calls: TurnsOfCalls | None = None
         self._n_inside = 0
         if looks_for_turns and around is None and turn is None:
-            self._turns_of_calls = TurnsOfCalls()
-            tensors.flows.append(WorkOfCalls(self._turns_of_calls, lambda: self._n_inside > 0))  # type: ignore[arg-type]
+            self._look_for_turns_of_calls()
         self._later_modules: ModuleCalls | None = None
         self._loading = loading
         self._given_up: list[GivenUp] = []
@@ -310,6 +309,11 @@ class _StepHearer(StepProfiler):
         else:
             self._recorder.marked("turn")
 
+    def _look_for_turns_of_calls(self) -> None:
+        self._turns_of_calls = TurnsOfCalls()
+        work = WorkOfCalls(self._turns_of_calls, lambda: self._n_inside > 0)
+        self._tensors.flows.append(work)  # type: ignore[arg-type]
+
     def _end_of_turns_of_calls(self) -> None:
         if self._turns_of_calls is not None:
             self._turns_of_calls.end()
@@ -317,14 +321,17 @@ class _StepHearer(StepProfiler):
             self._tensors.flows[:] = [each for each in self._tensors.flows if not isinstance(each, WorkOfCalls)]
 
     @contextlib.contextmanager
-    def _replaying(self, graph: int) -> Iterator[None]:
+    def _replaying(self) -> Iterator[None]:
         """A CUDA graph of the program's own is replayed: one call, as a compiled graph's is, whatever it holds."""
         if not self._n_replayed:
             self._outside.begin_anew()
-        self._n_replayed += 1
+            if self._turns_of_calls is not None:  # those before were of warm-ups
+                self._end_of_turns_of_calls()
+                self._look_for_turns_of_calls()
         self._model_called()
         self._called(keeps_gradients=False)
-        with self._recorder.replaying(graph):
+        with self._recorder.replaying():
+            self._n_replayed += 1
             yield
 
     def _around_call(self, compiled: Any, inputs: Sequence[Any], proceed: Callable[[], Any]) -> Any:

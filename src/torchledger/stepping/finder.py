@@ -343,8 +343,11 @@ class StepFinder:
         return self._take(_Signal(f"{name}.step", key, is_optimizer=True))
 
     def forget_steps(self) -> None:
-        """All steps that ended so far were made otherwise than those to come: they count for no kind."""
+        """All steps that ended so far were made otherwise than those to come: they count for no kind, and turns or
+        periods of calls among them are none of what comes."""
         self._kinds.clear()
+        if self.found_by in ("turn", "period"):
+            self._start_over(None)
 
     def forsake_optimizers(self) -> None:
         """Optimizers step no more, where calls go on: these say where steps end."""

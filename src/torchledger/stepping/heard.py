@@ -29,6 +29,7 @@ from torchledger.stepping.record import (
 )
 from torchledger.traces.graph_marks import graph_mark
 from torchledger.work.collectives import OF_GROUPS
+from torchledger.work.element_sizes import element_size
 from torchledger.work.host_waits import BARRIER, host_waits
 from torchledger.work.kernel_counts import kernel_count
 from torchledger.work.list_costs import BLOCKS_A_LAUNCH, CHUNK_ELEMENTS, TENSORS_A_LAUNCH
@@ -42,8 +43,9 @@ _BACKWARD = "autograd::engine::evaluate_function: "
 _FOREACH = re.compile(r"^aten::(_foreach_|_fused_(adam|sgd|adagrad)|_amp_foreach)")
 _READS_A_NUMBER = "aten::_local_scalar_dense"
 _STREAM_WAIT = "cudaStreamSynchronize"
-_MOVES, _TARGET, _NON_BLOCKING = "aten::_to_copy", 3, 5
-"""The operator of ``tensor.to``, and where its arguments say to which device and whether the host goes on meanwhile."""
+_MOVES, _DTYPE, _TARGET, _NON_BLOCKING = "aten::_to_copy", 1, 3, 5
+"""The operator of ``tensor.to``, and where its arguments say of which dtype, to which device, and whether the host goes
+on meanwhile."""
 _NON_BLOCKING_COPY = 2
 """Where those of ``copy_`` say that."""
 
@@ -215,8 +217,36 @@ def _as_copied(call: StepCall, heard: EagerCall) -> StepCall:
     first = next(iter(heard.call.tensors), None)
     if first is None or call.kind != "copy":
         return call
+    nbytes = _bytes_between(heard) or first.bytes
     settings = (*(call.settings or ()), ("pinned", (1,))) if heard.is_pinned else call.settings
-    return replace(call, bytes_moved=first.bytes, settings=settings)
+    return replace(call, bytes_moved=nbytes, settings=settings)
+
+
+def _bytes_between(heard: EagerCall) -> int | None:
+    """What travels where a copy changes the dtype too: the host changes it, before or behind, unless it is to go on
+    meanwhile (``conversion_device`` in ``Copy.cu``); ``None`` where it does not, or is no such copy."""
+    is_made = heard.call.name == _MOVES
+    source = heard.call.tensor(0 if is_made else 1)
+    target = heard.call.constant(_DTYPE) if is_made else getattr(heard.call.tensor(0), "dtype", None)
+    sizes = None if source is None or not target else (element_size(source.dtype), element_size(_bare(target)))
+    if source is None or sizes is None or None in sizes or not _is_between_host_and_device(heard):
+        return None
+    is_to_device = heard.device is not None and (_target_device(heard) or "") != "cpu"
+    goes_on = heard.call.constant(_NON_BLOCKING if is_made else _NON_BLOCKING_COPY) == "True"
+    # To the device the host has the source, and changes it first; from there it has the result, and does so behind.
+    own, made = sizes
+    size = own if is_to_device == goes_on else made
+    return source.numel * int(size or 0)
+
+
+def _target_device(heard: EagerCall) -> str | None:
+    if heard.call.name == _MOVES:
+        return str(heard.call.constant(_TARGET)).partition(":")[0]
+    return None if heard.device is None else heard.device.partition(":")[0]
+
+
+def _bare(dtype: str) -> str:
+    return dtype.removeprefix("torch.")
 
 
 def _as_loaded(call: StepCall, heard: EagerCall) -> StepCall:

@@ -208,18 +208,18 @@ class StepRecorder:
             self._guarded(lambda: before_function(self._states, id(function)))
 
     @contextlib.contextmanager
-    def replaying(self, graph: Hashable) -> Iterator[None]:
+    def replaying(self) -> Iterator[None]:
         """A CUDA graph of the program's own is replayed: a call, as that of a compiled graph is; what it holds is
         none."""
         waits = self._finder.owner in (None, threading.get_ident())
-        self._guarded(lambda: self._before_replay(graph), waits=waits)
+        self._guarded(self._before_replay, waits=waits)
         self._replays.n_open = getattr(self._replays, "n_open", 0) + 1
         try:
             yield
         finally:
             self._replays.n_open -= 1
 
-    def _before_replay(self, graph: Hashable) -> None:
+    def _before_replay(self) -> None:
         self._states.replays_come()
         if self._states.now is State.DONE:
             return
@@ -227,7 +227,9 @@ class StepRecorder:
         if self._states.now is State.WARMING and self._unused_replays > _HOLD_UPDATES:
             self._finder.forsake_optimizers()
         thread, site = threading.get_ident(), self._tools.call_site
-        self._end_of(self._finder.called(_REPLAY, graph, thread=thread, site=site))
+        # Graphs of a dictionary, one for each size of a batch, are replayed at one place, those of a step's parts at
+        # several.
+        self._end_of(self._finder.called(_REPLAY, thread=thread, site=site))
 
     @property
     def is_replaying(self) -> bool:

@@ -295,9 +295,11 @@ class States:
         """A CUDA graph of the program's own is replayed: what was heard before the first was its warm-up, and calls
         that nothing updates were parts of a step."""
         is_first, self._has_replays = not self._has_replays, True
-        if not is_first or self.now is State.WARMING:
+        if not is_first:
             return
-        if self.now in _BEFORE_ALL_IS_HEARD and (self.session.is_here or not self.session.is_open):
+        if self.now is State.WARMING:
+            self.finder.forget_steps()
+        elif self.now in _BEFORE_ALL_IS_HEARD and (self.session.is_here or not self.session.is_open):
             self.finder.forget_steps()
             self.begin_again()
         elif self.waits_for_training and not self.session.is_open and (self.now is not State.DONE or self._on_again()):

@@ -418,3 +418,26 @@ def test_experts_that_are_read_one_by_one_are_chosen_as_often(fake: FakeDevice) 
     assert all(first != second for first, second in chosen)
     assert [sum(row.count(expert) for row in chosen) for expert in range(8)] == [16] * 8
     assert torch.rand(8, 4, device="cuda").argmax(1).tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_a_gradient_scaler_keeps_its_scale_as_it_finds_no_infinite_gradients(fake: FakeDevice) -> None:
+    layer, scaler = nn.Linear(8, 8).cuda(), torch.amp.GradScaler("cuda")
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+    for _ in range(3):
+        scaler.scale(layer(torch.randn(4, 8, device="cuda")).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        assert scaler.get_scale() == 65536.0
+    assert scaler.state_dict()["_growth_tracker"] == 3
+
+
+def test_a_mask_that_is_written_at_places_takes_as_many_as_there_are(fake: FakeDevice) -> None:
+    """Samplers of detectors: of all anchors so many positive and negative ones."""
+    matched = torch.randint(0, 9, (4000,), device="cuda").argmax(0, keepdim=True).expand(4000)
+    masks = [torch.zeros_like(matched, dtype=torch.uint8) for _ in range(2)]
+    for mask, most in zip(masks, (128, 384), strict=True):
+        among = torch.where(matched >= 1)[0]
+        mask[among[torch.randperm(among.numel(), device="cuda")[:most]]] = 1
+    assert [torch.where(mask)[0].numel() for mask in masks] == [128, 384]
+    assert torch.where(masks[0] | masks[1])[0].numel() == 512
+    assert torch.where(torch.cat([masks[0], masks[0]]))[0].numel() == 256

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 import weakref
@@ -86,3 +87,19 @@ def test_what_torch_does_around_a_compiled_graph_is_none_of_the_programs() -> No
 
     torch.compile(doubled, backend=backend)(torch.ones(2))
     assert found == [None]
+
+
+def test_a_search_for_garbage_is_no_work_of_the_programs() -> None:
+    told: list[float] = []
+    work = OwnWork(lambda seconds, line: told.append(seconds))
+    try:
+        held = [[place] for place in range(200_000)]
+        work.begins()
+        told.clear()
+        work.ends()
+        for _ in range(10):
+            gc.collect()
+        work.begins()
+    finally:
+        work.stop()
+    assert len(held) == 200_000 and sum(told) < 0.05

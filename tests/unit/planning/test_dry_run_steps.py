@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -374,3 +375,49 @@ def test_a_compiled_step_of_a_fused_optimizer_is_heard_where_nothing_else_compil
     step, calls = read(run_without_device(program, tmp_path / "plan.ledger", H200))
     assert step.found_by == "optimizer"
     assert [call.name for call in calls if call.name.startswith("aten::_fused_")]
+
+
+def test_a_copy_that_changes_the_dtype_moves_what_the_host_has_or_is_given(tmp_path: Path) -> None:
+    """The host changes it before a copy to the device and behind one from there, unless it goes on meanwhile."""
+
+    def program() -> None:
+        pictures, there = torch.zeros(1000, dtype=torch.uint8), torch.zeros(1000, device="cuda")
+        layer = nn.Linear(8, 8).cuda()
+        optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+        while True:
+            there.copy_(pictures)
+            there.copy_(pictures, non_blocking=True)
+            pictures.to("cuda", torch.float16)
+            pictures.to("cuda", torch.float16, non_blocking=True)
+            there.to("cpu", torch.float64)
+            there.to("cpu", torch.float64, non_blocking=True)
+            layer(there[:8]).sum().backward()
+            optimizer.step()
+
+    _, calls = read(run_without_device(program, tmp_path / "plan.ledger", H200))
+    moved = [call.bytes_moved for call in calls if call.kind == "copy"]
+    assert moved == [4000, 1000, 2000, 1000, 4000, 8000]
+
+
+def test_graphs_of_a_dictionary_are_replayed_in_steps_of_one_kind(tmp_path: Path) -> None:
+    """One for each size of a batch, in whatever order they come."""
+
+    def program() -> None:
+        layer, graphs = nn.Linear(8, 8).cuda(), {}
+        with torch.no_grad():
+            for size in (2, 4, 8):
+                given = torch.zeros(size, 8, device="cuda")
+                with torch.cuda.stream(torch.cuda.Stream()):
+                    for _ in range(2):
+                        layer(given)
+                graphs[size] = given, torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graphs[size][1]):
+                    layer(given)
+        for place in itertools.count():
+            given, graph = graphs[(2, 4, 8)[place * place % 7 % 3]]
+            given.copy_(torch.zeros(given.shape))
+            graph.replay()
+
+    step, calls = read(run_without_device(program, tmp_path / "plan.ledger", H200))
+    assert [dict(kind.calls) for kind in step.kinds] == [{"CUDAGraph.replay": 1}]
+    assert [call.name for call in calls if call.kernels and call.kind != "copy"] == ["aten::addmm"]

@@ -412,7 +412,7 @@ def test_what_a_program_captures_into_a_graph_of_its_own_is_left_alone_and_no_st
 def replay(program: Program, times: int, *, took_us: float = 100.0) -> None:
     """Replays of a graph that the program captured, and what is about them."""
     for _ in range(times):
-        with program.recorder.replaying("graph"):
+        with program.recorder.replaying():
             assert program.recorder.is_replaying
         program.tools.now_us += took_us
     assert not program.recorder.is_replaying
