@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from fit_convolution_network import drawn
 from fit_operators import is_taught
-from fit_pass_networks import BEFORE, DRAWN, Rows, layers_asked, read_rows
+from fit_pass_networks import BEFORE, DRAWN, Rows, layers_asked, read_rows, square
 from teach_networks import MACHINE, ROOT, learn, parsed, report_errors, write_networks
 
 from torchledger.expecting.convolution_network import backward_features, convolution_features
@@ -72,7 +72,7 @@ def read_labels(direction: str = FORWARD) -> tuple[Rows, Any]:
     ]
     (table,) = build_tables(samples)[0].values()
     p = {name: column.astype(np.float64) for name, column in table.parameters.items()}
-    p |= {"kernel_height": p["kernel"], "padding_height": p["padding"], "stride_height": p["stride"]}
+    p = square(p)
     count, names = len(table), np.array([" + ".join(sample.kernels) for sample in samples], dtype=object)
     kind = np.full(count, "operator")
     return Rows(p, np.zeros(count), table.dtypes.astype("U8"), kind, table.times_us, names), is_taught(table.parameters)
@@ -91,7 +91,7 @@ def questions_asked(count: int) -> Rows:
     """Shapes that nobody measured, as the operator is drawn and as networks have them."""
     p, is_float16 = drawn(count // 2)
     nothing = np.zeros(len(is_float16))
-    p |= {"kernel_height": p["kernel"], "padding_height": p["padding"], "stride_height": p["stride"]}
+    p = square(p)
     precision = np.where(is_float16, "float16", "bfloat16")
     empty = np.full(len(nothing), "", dtype=object)
     layers = layers_asked(count - len(nothing), ("bfloat16", "float16"), LAYER_WEIGHTS)

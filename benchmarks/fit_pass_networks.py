@@ -111,6 +111,11 @@ def read_rows(path: Any) -> Rows:
     return rows.some(np.flatnonzero((found["spread"] < MOST_SPREAD) & (rows.time_us > 0)))
 
 
+def square(p: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of filters that are as high as wide, and step down as far as across."""
+    return {**p, "kernel_height": p["kernel"], "padding_height": p["padding"], "stride_height": p["stride"]}
+
+
 def _heights(p: Mapping[str, Any], kind: Any, tall: Any, tall_padding: Any, tall_stride: Any) -> dict[str, Any]:
     """How high filters are, how much is padded above and how far they step down: as across, unless ``tall`` and
     ``tall_stride`` say else; filters are 1 high along one dimension."""
@@ -146,8 +151,7 @@ def asked(count: int, precisions: tuple[str, str]) -> Rows:
     of_passes = (case for case in draw_passes(0) if case.precision in precisions)
     found = rows_of_cases(itertools.islice(of_passes, count // 3)).joined(layers_asked(count // 3, precisions))
     more, is_other = drawn(count // 3)
-    more = {**more, "kernel_height": more["kernel"], "padding_height": more["padding"]}
-    more["stride_height"] = more["stride"]
+    more = square(more)
     nothing = np.zeros(len(is_other))
     other = "float16" if precisions[0] == "bfloat16" else "float32"
     plain = next(each for each in precisions if each != other)

@@ -35,15 +35,8 @@ QUICK: tuple[tuple[str, ...], ...] = (("--check", "--quick"), ("--unseen", "--qu
 DRAWN = tuple(
     ROOT / f"data/h200/{name}_torch2.11.npz"
     for name in (
-        *(
-            "grouped_layers",
-            "positions",
-            "more_layers",
-            "more_passes",
-            "narrow_layers",
-            "stripe_layers",
-            "uneven_steps",
-        ),
+        *("grouped_layers", "positions", "more_layers", "more_passes"),
+        *("narrow_layers", "stripe_layers", "uneven_steps"),
         *("large_layers", "large_passes", "lasting_layers", "full_layers", "more_full_layers"),
     )
 )

@@ -52,13 +52,12 @@ class CapturedWork:
     """Told of operators and graphs while they are captured; ``run`` calls them again, each with what the others make
     then, so that memory comes and goes as it did. Operators that a compiled graph calls (``is_inside``) are its own."""
 
-    is_used = False
-
     def __init__(self, is_inside: Callable[[], bool]) -> None:
         self._is_inside = is_inside
         self._calls: list[_Noted] = []
         self._places: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._n_places = 0
+        self._needed: frozenset[int] = frozenset()
 
     def called(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         """An operator has been called."""
@@ -69,9 +68,9 @@ class CapturedWork:
         """A compiled graph is about to be called; returns what it is given, without the tensors that others made."""
         return self._given(lambda *given: compiled(list(given)), (tuple(inputs), {}))
 
-    def graph_called(self, given: _Given, outputs: Any) -> None:
+    def graph_called(self, begun: _Given, outputs: Any) -> None:
         """A compiled graph has been called."""
-        self._note(given, outputs)
+        self._note(begun, outputs)
 
     def stepped(self, tell: Callable[[], None]) -> None:
         """An optimizer has made its step, of which ``tell`` tells again."""

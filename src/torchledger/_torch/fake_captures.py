@@ -44,7 +44,7 @@ class Captures:
         work = CapturedWork(lambda: self.is_inside())
         self._began = self._tensors.n_operators
         self._open.append(work)
-        self._tensors.flows.append(work)  # type: ignore[arg-type]
+        self._tensors.flows.append(work)
         self.n_begun += 1
         self._decisions[_CAPTURED] = self._decisions.get(_CAPTURED, 0) + 1
         return work
@@ -53,7 +53,7 @@ class Captures:
         """The capture that began last ends."""
         if self._open:
             work = self._open.pop()
-            self._tensors.flows.remove(work)  # type: ignore[arg-type]
+            self._tensors.flows.remove(work)
             work.close()
             self.n_captured += self._tensors.n_operators - self._began
 

@@ -45,7 +45,7 @@ from torchledger._torch.composites import (
     unfused,
 )
 from torchledger._torch.errors import wants_device
-from torchledger._torch.fake_flow import Flow
+from torchledger._torch.fake_flow import Flow, Follower
 from torchledger._torch.fake_gradients import asks_for_zeros
 from torchledger._torch.fake_groups import by_groups, goes_by_groups
 from torchledger._torch.fake_host_operands import moves_itself, with_operands_moved
@@ -207,7 +207,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         self._patches = Patches()
         self.is_over = False
         self.n_operators = 0
-        self.flows: list[Flow] = []
+        self.flows: list[Follower] = []
         self._data_bytes = 0
         self.on_over: Callable[[], None] | None = None
         self.on_collective: Callable[[Any, Sequence[Any], Mapping[str, Any]], None] | None = None

@@ -34,11 +34,9 @@ _GRAPH = "__compiled_fn_"
 
 @dataclass
 class _Between:
-    """The time between two operators: since when, how long garbage was searched for before, and whose code was at work
-    in it, by its lines."""
+    """The time between two operators: since when, and whose code was at work in it, by its lines."""
 
     since_s: float = 0.0
-    collected_s: float = 0.0
     looks: int = 0
     lines: Counter[str] = field(default_factory=Counter)
 
@@ -52,7 +50,7 @@ class OwnWork:
         self._thread = threading.get_ident()
         self._depth = 0
         self._collected_s = self._collects_since_s = 0.0
-        self._between: _Between | None = _Between(time.thread_time(), self._collected_s)
+        self._between: _Between | None = _Between(self._worked_s())
         self._is_over = False
         gc.callbacks.append(self._collects)
         _thread.start_new_thread(self._look, ())  # as a thread of the program's it would be one that waits for steps
@@ -62,6 +60,10 @@ class OwnWork:
         self._is_over, self._between = True, None
         if self._collects in gc.callbacks:
             gc.callbacks.remove(self._collects)
+
+    def _worked_s(self) -> float:
+        """Seconds that the thread has worked, without searches for garbage."""
+        return time.thread_time() - self._collected_s
 
     def _collects(self, phase: str, _: dict[str, int]) -> None:
         """Garbage is searched for, most of which is the plan's own."""
@@ -80,7 +82,7 @@ class OwnWork:
         between, self._between = self._between, None
         if between is None or not between.looks:
             return
-        took_s = time.thread_time() - between.since_s - (self._collected_s - between.collected_s)
+        took_s = self._worked_s() - between.since_s
         own_s = took_s * between.lines.total() / between.looks
         if own_s >= _LEAST_S:
             self._on_work(own_s, between.lines.most_common(1)[0][0])
@@ -91,7 +93,7 @@ class OwnWork:
             return
         self._depth = max(0, self._depth - 1)
         if not self._depth:
-            self._between = _Between(time.thread_time(), self._collected_s)
+            self._between = _Between(self._worked_s())
 
     def _look(self) -> None:
         before: _Between | None = None

@@ -311,8 +311,7 @@ class _StepHearer(StepProfiler):
 
     def _look_for_turns_of_calls(self) -> None:
         self._turns_of_calls = TurnsOfCalls()
-        work = WorkOfCalls(self._turns_of_calls, lambda: self._n_inside > 0)
-        self._tensors.flows.append(work)  # type: ignore[arg-type]
+        self._tensors.flows.append(WorkOfCalls(self._turns_of_calls, lambda: self._n_inside > 0))
 
     def _end_of_turns_of_calls(self) -> None:
         if self._turns_of_calls is not None:
@@ -335,11 +334,10 @@ class _StepHearer(StepProfiler):
             yield
 
     def _around_call(self, compiled: Any, inputs: Sequence[Any], proceed: Callable[[], Any]) -> Any:
-        if not self._recorder.is_replaying:
-            self._model_called()
         # What its wrapper calls is in its launches; it calls more at first, and in some versions of torch each time.
         before = self._tensors.n_operators
         if not self._recorder.is_replaying:
+            self._model_called()
             self._called(keeps_gradients=direction_of(self._recorder.name_of(compiled) or "") != "inference")
         self._n_inside += 1
         try:

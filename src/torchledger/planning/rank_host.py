@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 
 from torchledger.fitting.call_costs import is_scaler
 from torchledger.nouns import Launch, StepCall
-from torchledger.predicting.host_steps import STEP_COSTS, inputs_of_trained, launching_us, replays_us
+from torchledger.predicting.host_steps import STEP_COSTS, inputs_of_trained, launching_us
 from torchledger.predicting.overheads import Mode, further_kernels, is_backward_call, launch_kind
 from torchledger.predicting.questions import is_over_lists
+from torchledger.predicting.replays import ReplayCosts
 from torchledger.work.collectives import collective_kind
 
 RANK_COSTS: Mapping[str, float] = {
@@ -60,18 +61,16 @@ class RankHost:
     mode: Mode
     _met: set[str] = field(default_factory=set)
     _is_backward: bool = False
-    _replay: int | None = None
+    _replays: ReplayCosts = field(default_factory=ReplayCosts)
 
     def step_us(self) -> float:
         """Once in a step."""
         return self.slowness * STEP_COSTS["graphs step" if self.mode == "graphs" else "step"]
 
     def _replay_us(self, call: StepCall) -> float | None:
-        """What a replay of a program's own CUDA graph costs, before the first of its calls; ``None`` of others."""
-        before, self._replay = self._replay, call.replay
-        if call.replay is None:
-            return None
-        return self.slowness * replays_us(call.replay != before)
+        """What a call costs as a part of a replay of the program's own CUDA graph; ``None`` of others."""
+        us = self._replays.us(call)
+        return None if us is None else self.slowness * us
 
     def graph_us(self, call: StepCall, launches: Sequence[Launch], *, wakes_autograd: bool, collectives: int) -> float:
         """A call of a graph that asks for so many collectives, without its ``launches``; ``wakes_autograd``: the first
@@ -89,7 +88,7 @@ class RankHost:
     def launch_us(self, launch: Launch) -> float:
         """A launch of a graph that is no collective."""
         kind = launch_kind(launch)
-        if self.mode == "graphs" or kind is None or self._replay is not None:
+        if self.mode == "graphs" or kind is None or self._replays.is_inside:
             return 0.0
         more = further_kernels(launch) if kind == "library" else 0
         name = "convolutions" if kind == "convolution" else kind
@@ -97,7 +96,7 @@ class RankHost:
 
     def graph_collective_us(self) -> float:
         """A collective inside a graph, when it comes to it."""
-        is_replayed = self.mode == "graphs" or self._replay is not None
+        is_replayed = self.mode == "graphs" or self._replays.is_inside
         return 0.0 if is_replayed else self.slowness * RANK_COSTS["graph collective"] / 2
 
     def collective_us(self, call: StepCall, *, by_fsdp: bool, by_hand: bool = False) -> float:

@@ -197,8 +197,6 @@ class WorkOfCalls:
     """Among what follows the program's operators: tells ``turns`` of each outside of graphs. ``is_inside`` says that a
     graph is at work."""
 
-    is_used = False
-
     def __init__(self, turns: TurnsOfCalls, is_inside: Callable[[], bool]) -> None:
         self._turns, self._is_inside = turns, is_inside
 

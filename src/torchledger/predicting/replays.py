@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from torchledger.nouns import StepCall
+from torchledger.predicting.host_steps import replays_us
 from torchledger.stepping.totals import StepTotals
 
 
@@ -17,6 +18,24 @@ def replays_in(calls: Iterable[StepCall]) -> int:
     0
     """
     return len({call.replay for call in calls if call.replay is not None})
+
+
+@dataclass
+class ReplayCosts:
+    """What replays cost a host of slowness 1, which is told of all calls of a step in their order."""
+
+    _replay: int | None = None
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the call told of last belongs to a replay."""
+        return self._replay is not None
+
+    def us(self, call: StepCall) -> float | None:
+        """A replay's own call before the first that belongs to it, nothing for the others; ``None`` of those that the
+        host launches itself."""
+        before, self._replay = self._replay, call.replay
+        return None if call.replay is None else replays_us(call.replay != before)
 
 
 def has_own_backward(calls: Iterable[StepCall]) -> bool:

@@ -342,9 +342,7 @@ def _shape_and_gaps(
     for part in (without_replays(record), replayed(record)):
         kept = {call.order for call in part.calls}
         own = [(call, found) for call, found in eager if call.order in kept]
-        counts = part.step.graph_calls
-        times = {launch.launch_id: counts.get(launch.graph, 0) for launch in called}
-        shapes.append(_shape_of(called, counts, times, part, own, given_tensors))
+        shapes.append(_shape_of(called, part.step.graph_calls, times_made(part, called), part, own, given_tensors))
     return shapes[0], gaps_us(shapes[0], mode, overheads) + gaps_us(shapes[1], "graphs", overheads)
 
 

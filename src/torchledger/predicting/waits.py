@@ -15,9 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from torchledger.nouns import Launch, StepCall
-from torchledger.predicting.host_steps import STEP_COSTS, launching_us, replays_us
+from torchledger.predicting.host_steps import STEP_COSTS, launching_us
 from torchledger.predicting.overheads import Mode, launch_kind
 from torchledger.predicting.questions import is_over_lists
+from torchledger.predicting.replays import ReplayCosts
 from torchledger.work.host_waits import DRIVER_WAITS
 
 _MOST_LINES = 4
@@ -160,8 +161,8 @@ def pieces_of_step(
             for launch in by_graph.get(call.name, ()):
                 made = times[launch.launch_id] / called[call.name]
                 kind = launch_kind(launch)
-                is_alone = mode != "graphs" and call.replay is None
-                cost = 0.0 if kind is None or not is_alone else STEP_COSTS[_KINDS[kind]]
+                is_free = mode == "graphs" or call.replay is not None
+                cost = 0.0 if is_free or kind is None else STEP_COSTS[_KINDS[kind]]
                 found.append(Piece(made * cost, made * device_us.get(launch.launch_id, 0.0)))
         else:
             works[len(found)] = (work_us or {}).get(call.order, 0.0)
@@ -189,13 +190,13 @@ class _Shares:
         self._mode = mode
         self._quiet = sum(call.phase == "backward" and not call.kernels for call in calls if call.kind == "operator")
         self._met: set[str] = set()
-        self._replay: int | None = None
+        self._replays = ReplayCosts()
         self._lists = sum(call.phase == "optimizer" and is_over_lists(call) for call in calls)
 
     def of_graph(self, call: StepCall) -> float:
         """A graph's call, before its first launch."""
-        if call.replay is not None:
-            return self._of_replay(call)
+        if (replay_us := self._replays.us(call)) is not None:
+            return replay_us
         parameters = self._quiet * STEP_COSTS["graphs parameters" if self._mode == "graphs" else "parameters"]
         # Guards and inputs lie before the graphs, half of what a parameter costs; the rest at its gradient.
         shared = (STEP_COSTS["trains"] + parameters / 2) / max(1, len(self._graphs))
@@ -205,8 +206,8 @@ class _Shares:
 
     def of_call(self, call: StepCall) -> float:
         """An eager call, up to its launch."""
-        if call.replay is not None:
-            return self._of_replay(call)
+        if (replay_us := self._replays.us(call)) is not None:
+            return replay_us
         if call.kind != "operator":
             return 0.0
         if "_amp_" in call.name:
@@ -219,8 +220,3 @@ class _Shares:
         is_new = call.name not in self._met
         self._met.add(call.name)
         return launching_us(call, is_new=is_new) if call.kernels else 0.0
-
-    def _of_replay(self, call: StepCall) -> float:
-        """What a replay makes costs the host the call of that replay, before the first of it."""
-        is_first, self._replay = call.replay != self._replay, call.replay
-        return replays_us(is_first)

@@ -224,29 +224,26 @@ def _as_copied(call: StepCall, heard: EagerCall) -> StepCall:
 
 def _bytes_between(heard: EagerCall) -> int | None:
     """What travels where a copy changes the dtype too: the host changes it, before or behind, unless it is to go on
-    meanwhile (``conversion_device`` in ``Copy.cu``); ``None`` where it does not, or is no such copy."""
-    is_made = heard.call.name == _MOVES
-    source = heard.call.tensor(0 if is_made else 1)
-    target = heard.call.constant(_DTYPE) if is_made else getattr(heard.call.tensor(0), "dtype", None)
-    sizes = None if source is None or not target else (element_size(source.dtype), element_size(_bare(target)))
-    if source is None or sizes is None or None in sizes or not _is_between_host_and_device(heard):
+    meanwhile (``conversion_device`` in ``Copy.cu``); ``None`` where that is unknown, or it is no such copy."""
+    if not _is_between_host_and_device(heard):
         return None
-    is_to_device = heard.device is not None and (_target_device(heard) or "") != "cpu"
-    goes_on = heard.call.constant(_NON_BLOCKING if is_made else _NON_BLOCKING_COPY) == "True"
-    # To the device the host has the source, and changes it first; from there it has the result, and does so behind.
-    own, made = sizes
-    size = own if is_to_device == goes_on else made
-    return source.numel * int(size or 0)
-
-
-def _target_device(heard: EagerCall) -> str | None:
+    target: str | None
+    made: str | None
     if heard.call.name == _MOVES:
-        return str(heard.call.constant(_TARGET)).partition(":")[0]
-    return None if heard.device is None else heard.device.partition(":")[0]
+        source, target, made = heard.call.tensor(0), heard.call.constant(_TARGET), heard.call.constant(_DTYPE)
+    else:
+        source, target, made = heard.call.tensor(1), heard.device, getattr(heard.call.tensor(0), "dtype", None)
+    if source is None or not made:
+        return None
+    # To the device the host has the source, and changes it first; from there it has the result, and does so behind.
+    is_as_it_was = _goes_on_meanwhile(heard) != _is_host(target or "")
+    size = element_size(source.dtype if is_as_it_was else made.removeprefix("torch."))
+    return None if size is None else source.numel * size
 
 
-def _bare(dtype: str) -> str:
-    return dtype.removeprefix("torch.")
+def _goes_on_meanwhile(heard: EagerCall) -> bool:
+    """Whether a copy is asked to be non-blocking."""
+    return heard.call.constant(_NON_BLOCKING if heard.call.name == _MOVES else _NON_BLOCKING_COPY) == "True"
 
 
 def _as_loaded(call: StepCall, heard: EagerCall) -> StepCall:
@@ -276,8 +273,7 @@ def _is_between_host_and_device(heard: EagerCall) -> bool:
 def _host_waits(heard: EagerCall) -> int:
     """How often the host waits for the device in a call: once for a copy between host and device that is not asked to
     be non-blocking and for the reading of one number, else as the operator's own code does."""
-    place = _NON_BLOCKING if heard.call.name == _MOVES else _NON_BLOCKING_COPY
-    is_moved = _is_between_host_and_device(heard) and heard.call.constant(place) != "True"
+    is_moved = _is_between_host_and_device(heard) and not _goes_on_meanwhile(heard)
     if is_moved or _reads_a_number(heard):
         return 1
     # A barrier has no tensor of its own, and says that it is the host's.

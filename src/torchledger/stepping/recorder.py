@@ -238,9 +238,7 @@ class StepRecorder:
 
     def tally(self, name: str) -> bool:
         """Count a graph's call where that is all there is to do: a plain step should cost what it costs without us."""
-        if self.is_replaying:
-            return False
-        is_plain = self._states.is_plain and not self._pending and not self._ends_steps(name)
+        is_plain = self._states.is_plain and not self._pending and not self._ends_steps(name) and not self.is_replaying
         return is_plain and name in self._called and self._finder.tally(name, thread=threading.get_ident())
 
     def around_call(
@@ -262,9 +260,9 @@ class StepRecorder:
             if self._states.session.is_here:
                 self._guarded(lambda: cut(self._states))
             return proceed()
-        waits = direction_of(name) == "backward" or self._finder.owner in (None, threading.get_ident())
         if self.is_replaying:
             return self._call(name, proceed, inputs, sizes)
+        waits = direction_of(name) == "backward" or self._finder.owner in (None, threading.get_ident())
         self._guarded(lambda: self._before_call(name, identity, parameters), waits=waits)
         result = self._call(name, proceed, inputs, sizes)
         if self._ends_steps(name):

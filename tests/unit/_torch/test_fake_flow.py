@@ -120,4 +120,4 @@ def test_what_a_graph_is_given_and_frees_is_not_held_by_who_follows(fake: FakeDe
     given.clear()
     gc.collect()
     assert alive() is None
-    flow.graph_called(begun, [])  # type: ignore[arg-type]
+    flow.graph_called(begun, [])
