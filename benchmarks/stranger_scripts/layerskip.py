@@ -1,7 +1,5 @@
 """Greedy self-speculative decoding: the first layers draft, all layers verify. Prompts are prefilled in chunks."""
 
-from functools import partial
-
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -107,8 +105,8 @@ with torch.device("cuda"):
     torch.set_default_dtype(DTYPE)
     model = Llama().eval().requires_grad_(False)
     torch.set_default_dtype(torch.float32)
-draft = torch.compile(partial(model.decode, depth=EXIT), mode="reduce-overhead", fullgraph=True)
-verify = torch.compile(partial(model.decode, depth=LAYERS), mode="reduce-overhead", fullgraph=True)
+draft = torch.compile(lambda t, p: model.decode(t, p, EXIT), mode="reduce-overhead", fullgraph=True)
+verify = torch.compile(lambda t, p: model.decode(t, p, LAYERS), mode="reduce-overhead", fullgraph=True)
 written = kept = 0
 with torch.no_grad():
     for i in steps():
