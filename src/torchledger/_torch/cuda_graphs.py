@@ -19,7 +19,7 @@ def watch_replays(around: Callable[[], AbstractContextManager[None]]) -> Patches
     patches = Patches()
 
     def replay(original: Callable[..., Any], graph: Any, *args: Any, **kwargs: Any) -> Any:
-        if _is_asked_by_torch(sys._getframe(1)):
+        if is_asked_by_torch(sys._getframe(1)):
             return original(graph, *args, **kwargs)
         with around():
             return original(graph, *args, **kwargs)
@@ -28,7 +28,8 @@ def watch_replays(around: Callable[[], AbstractContextManager[None]]) -> Patches
     return patches
 
 
-def _is_asked_by_torch(frame: FrameType | None) -> bool:
+def is_asked_by_torch(frame: FrameType | None) -> bool:
+    """Whether the code of this frame, or what stands behind frames of ours, is torch's own."""
     package = "torchledger"
     while frame is not None and package == "torchledger":  # what stands between, of ours
         package = str(frame.f_globals.get("__name__", "")).partition(".")[0]

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import sys
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from torchledger._torch.captured_work import CapturedWork
+from torchledger._torch.cuda_graphs import is_asked_by_torch
 from torchledger.nouns import STEP_GRAPH
 
 if TYPE_CHECKING:
@@ -15,6 +19,8 @@ if TYPE_CHECKING:
     from torchledger._torch.fake_tensors import FakeTensors
 
 _CAPTURED = "a CUDA graph that the program captures is priced by what it holds, at each of its replays"
+
+_NO_POOL = (0, 0)
 
 
 class Captures:
@@ -57,9 +63,11 @@ class Captures:
             work.close()
             self.n_captured += self._tensors.n_operators - self._began
 
-    def replay(self, work: CapturedWork) -> None:
-        """What was captured runs."""
-        with self.around_replay(), self._order.replaying(next(self._replays)):
+    def replay(self, work: CapturedWork, *, is_by_torch: bool = False) -> None:
+        """What was captured runs. What torch replays itself, of callables that it has captured (``is_by_torch``), is a
+        part of their calls."""
+        around = contextlib.nullcontext if is_by_torch else self.around_replay
+        with around(), self._order.replaying(next(self._replays)):
             work.run()
 
     def optimizer_stepped(self, tell: Callable[[], None], *, is_alone: bool) -> None:
@@ -78,7 +86,13 @@ class Captures:
 
     def names(self) -> dict[str, Any]:
         """What stands in ``torch.cuda`` for graphs and their captures."""
-        return {"CUDAGraph": _graphs_of(self), "graph": self._context()}
+        return {
+            "CUDAGraph": _graphs_of(self),
+            "graph": self._context(),
+            "graph_pool_handle": lambda: _NO_POOL,
+            "is_current_stream_capturing": lambda: self.is_open,
+            "make_graphed_callables": _without_pool(torch.cuda.graphs.make_graphed_callables),
+        }
 
     def _context(self) -> Callable[..., contextlib.AbstractContextManager[None]]:
         @contextlib.contextmanager
@@ -90,6 +104,10 @@ class Captures:
                 cuda_graph.capture_end()
 
         return graph
+
+
+def _without_pool(make_graphed_callables: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, pool=None, **kwargs: make_graphed_callables(*args, pool=pool or _NO_POOL, **kwargs)
 
 
 def _graphs_of(captures: Captures) -> type:
@@ -110,7 +128,7 @@ def _graphs_of(captures: Captures) -> type:
 
         def replay(self) -> None:
             if self._work is not None:
-                captures.replay(self._work)
+                captures.replay(self._work, is_by_torch=is_asked_by_torch(sys._getframe(1)))
 
         def __getattr__(self, name: str) -> Callable[..., None]:
             return lambda *args, **kwargs: None

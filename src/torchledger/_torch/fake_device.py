@@ -222,7 +222,7 @@ def _patch_cuda(patches: Patches, fake: FakeDevice) -> None:
         (_answers_of_device(fake), (cuda,)),
         (_answers_of_memory(fake), (torch.cuda.memory, cuda)),
         (_answers_of_randomness(fake), (torch.cuda.random, cuda)),
-        (_answers_of_graphs(fake), (torch.cuda.graphs, cuda)),
+        (fake.captures.names(), (torch.cuda.graphs, cuda)),
     ):
         for name, value in answers.items():
             for owner in owners:
@@ -298,15 +298,6 @@ def _answers_of_device(fake: FakeDevice) -> dict[str, Any]:
         "utilization": _answer(0),
         "_sleep": _answer(None),
         "default_generators": _generators(fake.count),
-    }
-
-
-def _answers_of_graphs(fake: FakeDevice) -> dict[str, Any]:
-    return {
-        **fake.captures.names(),
-        "is_current_stream_capturing": lambda: fake.captures.is_open,
-        "make_graphed_callables": lambda callables, *args, **kwargs: callables,
-        "graph_pool_handle": _answer((0, 0)),
     }
 
 

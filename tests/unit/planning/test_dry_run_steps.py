@@ -251,6 +251,29 @@ def test_what_a_replay_makes_is_gone_behind_it_as_it_was_when_it_was_captured(tm
     assert memory is not None and 2 << 22 < memory.peak_allocated_bytes <= 5 << 22
 
 
+def test_callables_that_torch_captures_are_replayed_forwards_and_backwards_within_the_optimizers_steps(
+    tmp_path: Path,
+) -> None:
+    def program() -> None:
+        layers = [nn.Sequential(nn.Linear(8, 8), nn.GELU()).cuda() for _ in range(6)]
+        samples = tuple((torch.zeros(4, 8, device="cuda", requires_grad=True),) for _ in layers)
+        graphed = torch.cuda.make_graphed_callables(tuple(layers), samples)
+        optimizer = torch.optim.SGD([weight for layer in layers for weight in layer.parameters()], lr=0.1)
+        while True:
+            optimizer.zero_grad()
+            x = torch.randn(4, 8, device="cuda", requires_grad=True)
+            for layer in graphed:
+                x = layer(x)
+            x.sum().backward()
+            optimizer.step()
+
+    step, calls = read(run_without_device(program, tmp_path / "plan.ledger", H200))
+    assert step.found_by == "optimizer" and replays_in(calls) == 12
+    assert {call.phase for call in calls if call.name == "aten::addmm"} == {"forward"}
+    assert {call.phase for call in calls if call.name == "aten::mm"} == {"backward"}
+    assert all(call.replay is not None for call in calls if call.name in ("aten::addmm", "aten::mm", "aten::gelu"))
+
+
 def test_calls_before_the_first_replay_are_no_steps(tmp_path: Path) -> None:
     def program() -> None:
         layer, given, graph = nn.Linear(8, 8).cuda(), torch.zeros(4, 8, device="cuda"), torch.cuda.CUDAGraph()
