@@ -83,6 +83,7 @@ _MOST_OF_TURNS, _OF_TURNS_S = 256, 60.0
 """So many steps of an optimizer are looked on, in so many seconds at most, where they seem to be parts of a turn."""
 
 _OF_FIRST_TURN_S = 10.0
+_MOST_CARRIED, _CARRIED_S = 4096, 30.0
 """So long steps are looked on that may be parts of a program's first turn."""
 
 _MOST_BEFORE_TRAINING, _BEFORE_TRAINING_S = 4096, 120.0
@@ -165,6 +166,7 @@ class _StepHearer(StepProfiler):
             self._turns_of_messages = TurnsOfMessages(around.spec.rank, turn)
             around.on_message = self._message_begins
         self._turns_of_calls: TurnsOfCalls | None = None
+        self._kept_turn: Turn | None = None
         self._n_inside = 0
         if looks_for_turns and around is None and turn is None:
             self._look_for_turns_of_calls()
@@ -302,12 +304,16 @@ class _StepHearer(StepProfiler):
         from torchledger._torch.optimizers import has_other_optimizer
         from torchledger._torch.user_lines import frames_behind_hook
 
-        if self._turns_of_calls is None or not self._turns_of_calls.called(frames_behind_hook()):
+        turns = self._turns_of_calls
+        if turns is None or not turns.called(frames_behind_hook(), keeps_gradients=keeps_gradients):
             return
         if keeps_gradients and has_other_optimizer(frozenset(), self._tensors):
             self._end_of_turns_of_calls()
-        else:
-            self._recorder.marked("turn")
+            return
+        if turns.is_lengthened:
+            turns.is_lengthened = False
+            self._recorder.forget_turns()
+        self._recorder.marked("turn")
 
     def _look_for_turns_of_calls(self) -> None:
         self._turns_of_calls = TurnsOfCalls()
@@ -407,6 +413,7 @@ class _StepHearer(StepProfiler):
                 if self._is_a_rank and self._exchanged < _LITTLE_BYTES and recording.found_by == "optimizer":
                     self._look_on_s = max(_LITTLE_EXCHANGED_S, self._look_on_s)
             self._heard_s, self._looked_on, self._n_heard = now_s, 0, self._n_heard + 1
+            self._kept_turn = self._found_turn
             self._may_train = recording.found_by == "period" and has_other_optimizer(frozenset(), self._tensors)
         self._kept = recording
         self._looked_on += 1
@@ -420,18 +427,31 @@ class _StepHearer(StepProfiler):
             return True
         if recording.found_by != "turn" and self._is_in_turn(now_s):
             return True
+        if recording.found_by == "turn" and self._is_in_longer_turn(now_s):
+            return True
         is_wanted = may_follow(recording) or self._outside.is_looked_for
         return self._looked_on <= _MOST_LOOKED_ON and now_s < self._heard_s + self._look_on_s and is_wanted
 
     def _is_in_turn(self, now_s: float) -> bool:
         """Whether the steps at hand seem to be parts of a turn, not too long after the last that was heard."""
         calls, messages, beyond = self._turns_of_calls, self._turns_of_messages, self._beyond
+        goes_on = calls is not None and calls.goes_on
         is_likely = self._turns.is_likely or (calls is not None and calls.is_likely)
         if is_likely or (messages is not None and messages.is_likely(beyond)):
-            return self._looked_on <= _MOST_OF_TURNS and now_s < self._heard_s + _OF_TURNS_S
+            return (
+                self._looked_on <= (_MOST_CARRIED if goes_on else _MOST_OF_TURNS)
+                and now_s < self._heard_s + _OF_TURNS_S
+            )
         is_possible = self._turns.is_possible or (calls is not None and calls.is_possible)
         is_possible = is_possible or (messages is not None and messages.is_possible(beyond))
-        return is_possible and self._looked_on <= _MOST_LOOKED_ON and now_s < self._heard_s + _OF_FIRST_TURN_S
+        most, longest_s = (_MOST_CARRIED, _CARRIED_S) if goes_on else (_MOST_LOOKED_ON, _OF_FIRST_TURN_S)
+        return is_possible and self._looked_on <= most and now_s < self._heard_s + longest_s
+
+    def _is_in_longer_turn(self, now_s: float) -> bool:
+        """Whether turns at hand seem to be parts of a longer one, not too long after the last that was heard."""
+        calls = self._turns_of_calls
+        is_part = calls is not None and calls.may_be_a_part
+        return is_part and self._looked_on <= _MOST_CARRIED and now_s < self._heard_s + _OF_TURNS_S
 
     @property
     def _waits_for_training(self) -> bool:
@@ -510,7 +530,7 @@ class _StepHearer(StepProfiler):
         if self._kept is None or self._kept.found_by != "turn":
             return None
         messages = self._turns_of_messages
-        return self._found_turn or (messages.turn if messages is not None else None)
+        return self._kept_turn or (messages.turn if messages is not None else None)
 
     @property
     def _found_turn(self) -> Turn | None:
@@ -519,8 +539,8 @@ class _StepHearer(StepProfiler):
 
     def _note_on_turn(self) -> str | None:
         """What the step is made of, where it is a turn."""
-        if self._found_turn is not None:
-            return self._found_turn.note()
+        if self._kept_turn is not None:
+            return self._kept_turn.note()
         return self._turns_of_messages.note() if self._turns_of_messages is not None else None
 
     @property

@@ -349,6 +349,11 @@ class StepFinder:
         if self.found_by in ("turn", "period"):
             self._start_over(None)
 
+    def forget_marks(self) -> None:
+        """What was marked as steps so far were parts of longer ones: the next mark ends one of which a part is past."""
+        if self._is_marked:
+            self._start_over(self.found_by)
+
     def forsake_optimizers(self) -> None:
         """Optimizers step no more, where calls go on: these say where steps end."""
         if self.found_by == "optimizer":

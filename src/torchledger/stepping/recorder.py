@@ -149,6 +149,10 @@ class StepRecorder:
             self._states.ended[found_by] += 1
             self._guarded(lambda: self._end_of(self._finder.marked(found_by), is_mark=True))
 
+    def forget_turns(self) -> None:
+        """What was marked as steps so far were parts of longer ones, which are marked from here on."""
+        self._guarded(self._states.turns_are_longer)
+
     def failed(self, error: Exception) -> None:
         """Something of ours that tells of the program failed: the recording is lost, the program is not."""
         log.debug("the recording of steps failed", exc_info=error)

@@ -305,6 +305,12 @@ class States:
         elif self.waits_for_training and not self.session.is_open and (self.now is not State.DONE or self._on_again()):
             self._begin_for(threading.get_ident())
 
+    def turns_are_longer(self) -> None:
+        """What was marked so far were parts of longer steps, which are looked for anew."""
+        self.finder.forget_marks()
+        if self.now is State.LINGERING:
+            self.begin_again()
+
     def look_on(self) -> None:
         """Something was called behind the step that was heard: what it was a part of is looked for anew."""
         if self.now is State.LINGERING and not (self.finder.has_round and self.finder.found_by == self.recorded_by):

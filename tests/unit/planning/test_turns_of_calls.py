@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 import torch
@@ -48,6 +48,63 @@ def test_batches_with_little_beside_them_are_steps() -> None:
                 total = total + model(torch.randn(8, WIDTH, device="cuda")).sum()
 
     assert note_of(planned(program)) == ""
+
+
+def test_a_sampler_in_a_function_of_its_own_is_a_turn_although_nothing_stands_beside_its_calls() -> None:
+    def program(model: nn.Module) -> None:
+        def sample() -> torch.Tensor:
+            x = torch.randn(8, WIDTH, device="cuda")
+            for time in range(CALLS):
+                noise = model(x)
+                x = x - noise / (time + 1)
+            return x
+
+        for _ in range(TURNS):
+            sample()
+
+    step = planned(program)
+    assert f": {CALLS} calls at test_turns_of_calls.py:" in note_of(step)
+    assert step.launches == (4 + 2) * CALLS + 1
+
+
+def test_turns_that_go_on_from_each_other_are_parts_of_a_turn_of_the_loop_around() -> None:
+    """Rounds of drafts and one longer call are turns by themselves until the requests around them are seen."""
+
+    def program(model: nn.Module) -> None:
+        def request() -> torch.Tensor:
+            token = model(torch.randn(8, 16, WIDTH, device="cuda"))[:, -1]
+            for _ in range(3):
+                drafted = token
+                for _ in range(CALLS):
+                    drafted = model(drafted)
+                token = model(torch.stack([token, drafted]))[0]
+            return token
+
+        for _ in range(TURNS):
+            request()
+
+    step = planned(program)
+    assert f": {1 + 3 * (CALLS + 1)} calls at test_turns_of_calls.py:" in note_of(step)
+    assert step.launches == 1 + 4 + 3 * (4 * (CALLS + 1) + 1)
+
+
+def test_updates_by_hand_that_go_on_from_each_other_are_steps() -> None:
+    def run() -> None:
+        model = nn.Linear(WIDTH, WIDTH).cuda()
+        weights: Mapping[str, torch.Tensor] = dict(model.named_parameters())
+
+        def epoch(weights: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+            for _ in range(CALLS):
+                out = torch.func.functional_call(model, dict(weights), torch.randn(8, WIDTH, device="cuda"))
+                gradients = torch.autograd.grad(out.sum(), list(weights.values()))
+                pairs = zip(weights.items(), gradients, strict=True)
+                weights = {name: (weight - 0.1 * each).detach().requires_grad_() for (name, weight), each in pairs}
+            return weights
+
+        for _ in range(TURNS):
+            weights = epoch(weights)
+
+    assert note_of(plan_program(run).step) == ""
 
 
 def test_turns_that_are_not_alike_are_none() -> None:
