@@ -36,6 +36,8 @@ from torchledger.planning.program_threads import (
     our_error,
 )
 from torchledger.planning.rare_collectives import RareCollectives, do_matter
+from torchledger.planning.rounds import Rounds
+from torchledger.planning.step_sizes import StepSizes
 from torchledger.planning.steps_of_a_turn import StepsOfATurn, steps_of_a_turn
 from torchledger.planning.turns import Turn, Turns
 from torchledger.planning.turns_of_calls import TurnsOfCalls, WorkOfCalls
@@ -159,12 +161,15 @@ class _StepHearer(StepProfiler):
         self._exchanged = 0
         self._launched = self._in_graphs = 0
         self._steps_of_turn: StepsOfATurn | None = None
-        self._outside = OutsideWork(lambda: self._made)
+        self._outside, self._sizes = OutsideWork(lambda: self._made), StepSizes()
+        self._rounds = Rounds()
         self._turns = Turns(lambda: self._made, self._follow, turn if isinstance(turn, Turn) else None)
         self._turns_of_messages: TurnsOfMessages | None = None
         if looks_for_turns and around is not None and not isinstance(turn, Turn):
             self._turns_of_messages = TurnsOfMessages(around.spec.rank, turn)
             around.on_message = self._message_begins
+        if not self._is_a_rank:
+            tensors.flows.append(self._sizes)
         self._turns_of_calls: TurnsOfCalls | None = None
         self._kept_turn: Turn | None = None
         self._n_inside = 0
@@ -198,7 +203,7 @@ class _StepHearer(StepProfiler):
 
         looks = self._looks_for_turns and self._given_turn is None
         if self._later_modules is None and not self._is_compiling and looks:
-            self._later_modules = ModuleCalls(lambda _: self._turns.model_called(), self._recorder.failed)
+            self._later_modules = ModuleCalls(lambda _: self._later_model_called(), self._recorder.failed)
             self._patches.append(self._later_modules)
 
     def _has_compiled(self) -> bool:
@@ -210,7 +215,7 @@ class _StepHearer(StepProfiler):
         from torchledger._torch.optimizers import hear_begins
 
         self._patches.append(hear_given_up(self._given_up.append))
-        self._patches.append(hear_begins(self._outside.optimizer_begins))
+        self._patches.append(hear_begins(self._optimizer_begins))
         return super().on_ready()
 
     def on_graph(self, name: str, compiled: Any, launches: Sequence[Launch]) -> None:
@@ -232,9 +237,11 @@ class _StepHearer(StepProfiler):
             return
         if self._kept is None:
             self._steps_of_turn = steps_of_a_turn(frames_behind_hook())
+            self._rounds.optimizer_stepped(frames_behind_hook())
         self._end_of_turns_of_calls()
         self._rare.optimizer_stepped()
         self._outside.optimizer_stepped()
+        self._sizes.optimizer_stepped()
         if self._turns_of_messages is not None:
             self._turns_of_messages.optimizer_stepped()
         self._stepped.add(optimizer)
@@ -275,8 +282,19 @@ class _StepHearer(StepProfiler):
             return self._outside.updates
         return sum(count for kind in self._kept.kinds[:1] for count in kind.calls.values())
 
+    def _later_model_called(self) -> None:
+        self._turns.model_called()
+        self._sizes.model_called()
+        self._rounds.model_called()
+
+    def _optimizer_begins(self) -> None:
+        self._outside.optimizer_begins()
+        self._sizes.optimizer_begins()
+
     def _model_called(self) -> None:
         self._outside.model_called()
+        self._sizes.model_called()
+        self._rounds.model_called()
         self._turns.model_called()
         if self._turns_of_messages is not None:
             self._turns_of_messages.model_called()
@@ -405,6 +423,7 @@ class _StepHearer(StepProfiler):
         now_s = time.monotonic()
         if self._kept is None or self._kept.heard is not recording.heard:
             self._outside.hearing_ended()
+            self._sizes.hearing_ended()
             self._loading.hearing_ended()
             self._rare.hearing_ended()
             self._exchanged = self._exchanged_bytes(recording)
@@ -429,7 +448,7 @@ class _StepHearer(StepProfiler):
             return True
         if recording.found_by == "turn" and self._is_in_longer_turn(now_s):
             return True
-        is_wanted = may_follow(recording) or self._outside.is_looked_for
+        is_wanted = may_follow(recording) or self._outside.is_looked_for or self._sizes.differ
         return self._looked_on <= _MOST_LOOKED_ON and now_s < self._heard_s + self._look_on_s and is_wanted
 
     def _is_in_turn(self, now_s: float) -> bool:
@@ -596,6 +615,10 @@ class _StepHearer(StepProfiler):
         if said is None and self._steps_of_turn is not None and self._is_one_of_several(recording):
             said = self._steps_of_turn.note()
         n_optimizers = len(self._recorder.optimizers)
+        if said is None and self._is_one_of_several(recording):
+            said = self._sizes.note()
+        if said is None and recording.found_by == "optimizer" and n_optimizers > 1:
+            said = self._rounds.note(self._outside.updates)
         if said is None and recording.found_by == "optimizer" and 1 < n_optimizers < self._outside.updates:
             said = _SEVERAL.format(self._outside.updates, n_optimizers)
         own = (said, loading, given_up_note(self._given_up), self._left_over())

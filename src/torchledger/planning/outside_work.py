@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-_LONG = 2.0
+LONG = 2.0
 """So many times as long as the recorded step is one in which more is done than in it."""
 
 _MATTERS = 1.1
@@ -90,14 +90,14 @@ class OutsideWork:
         if self._recorded is None or not self._recorded[1]:
             return False
         # With several optimizers in a turn the first of them has made only its part.
-        return self._before > _LONG * self._recorded[0]
+        return self._before > LONG * self._recorded[0]
 
     @property
     def _last_long(self) -> int | None:
         """The place of the last step that was much longer than the recorded one, the first step aside."""
         assert self._recorded is not None
         steps = zip(self._ends, self._ends[1:], strict=False)
-        long = [place for place, (begin, end) in enumerate(steps, 1) if end - begin > _LONG * self._recorded[0]]
+        long = [place for place, (begin, end) in enumerate(steps, 1) if end - begin > LONG * self._recorded[0]]
         return long[-1] if long else None
 
     def note(self) -> str | None:

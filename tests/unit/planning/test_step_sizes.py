@@ -1,0 +1,59 @@
+"""Whether steps compute as much as the one that is priced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import nn
+
+from torchledger.planning.plan import plan_program
+from torchledger.planning.step_sizes import StepSizes
+
+pytestmark = pytest.mark.usefixtures("no_optimizer_stays")
+
+
+def steps_of(sizes: Sequence[tuple[int, int]]) -> StepSizes:
+    """Steps of so many calls that make so many elements each, the second of which is recorded."""
+    steps = StepSizes()
+    for place, (calls, elements) in enumerate(sizes):
+        steps.model_called()
+        for _ in range(calls):
+            steps.called(None, (), {}, torch.empty(elements))
+        steps.optimizer_begins()
+        steps.optimizer_stepped()
+        if place == 1:
+            steps.hearing_ended()
+    return steps
+
+
+def test_steps_of_one_size_are_no_news() -> None:
+    steps = steps_of([(5, 100), (5, 100), (5, 105)])
+    assert not steps.differ and steps.note() is None
+
+
+def test_the_note_says_how_far_others_are_and_what_they_are_in_the_mean() -> None:
+    note = steps_of([(5, 100), (5, 100), (5, 400)]).note()
+    assert note is not None and "the 3 seen make 1.00 to 4.00 times" in note and "2.00 in the mean" in note
+
+
+def test_steps_with_an_evaluation_before_them_are_not_among_them() -> None:
+    assert not steps_of([(50, 100), (5, 100), (5, 100)]).differ
+
+
+def test_nothing_is_said_before_a_step_is_recorded() -> None:
+    assert steps_of([(5, 100)]).note() is None
+
+
+@pytest.mark.parametrize("sizes", [(16, 64), (64, 16)])
+def test_a_plan_says_that_batches_differ_whichever_of_them_it_has_recorded(sizes: tuple[int, int]) -> None:
+    def program() -> None:
+        model = nn.Linear(32, 32).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for turn in range(40):
+            optimizer.zero_grad()
+            model(torch.randn(sizes[turn % 2], 32, device="cuda")).sum().backward()
+            optimizer.step()
+
+    assert any(note.startswith("steps differ in size") for note in plan_program(program).step.notes)
