@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch._ops import HigherOrderOperator
@@ -76,16 +76,16 @@ class EagerCall:
     """One eager operator: its call as shapes, the thread, and the code that asked for it.
 
     ``sources`` are the lines outside torch that led to it (``"train.py:12"``), innermost last; ``library`` torch's own
-    functions on the way (``"torch/nn/utils/clip_grad.py:clip_grad_norm_"``), ``module`` the path of the innermost
-    ``nn.Module``. ``sequence`` is autograd's number: a backward operator carries that of the forward one, and ``node``
-    the name of its autograd node. ``distributed`` counts the distributed tensors among the arguments, on whose
-    parts this call works. ``stops`` says that a checkpoint ended what it ran again when the next operator was about to
-    run. ``group`` and ``group_size`` are those of a collective, which is heard also where a compiled
-    ``graph`` asks for it. ``source_device`` is where the source of a ``copy_`` lies, and ``is_pinned`` says of a copy
-    in a plan that it reads or fills pinned memory of the host, ``is_limited`` of a truth that is read in one that a
-    limit of the program's own decides it in the end. ``placed`` is its place among the streams of a device that is not
-    there. ``flops`` are known of an operator of the program's own alone, with a formula of its own.
-    ``parameters`` are those of its arguments that are integers, by their places.
+    functions on the way (``"torch/nn/utils/clip_grad.py:clip_grad_norm_"``), of which those from ``behind_line`` on lie
+    behind the innermost line, ``module`` the path of the innermost ``nn.Module``. ``sequence`` is autograd's number: a
+    backward operator carries that of the forward one, and ``node`` the name of its autograd node. ``distributed``
+    counts the distributed tensors among the arguments, on whose parts this call works. ``stops`` says that a checkpoint
+    ended what it ran again when the next operator was about to run. ``group`` and ``group_size`` are those of a
+    collective, which is heard also where a compiled ``graph`` asks for it. ``source_device`` is where the source of a
+    ``copy_`` lies, and ``is_pinned`` says of a copy in a plan that it reads or fills pinned memory of the host,
+    ``is_limited`` of a truth that is read in one that a limit of the program's own decides it in the end. ``placed`` is
+    its place among the streams of a device that is not there. ``flops`` are known of an operator of the program's own
+    alone, with a formula of its own. ``parameters`` are those of its arguments that are integers, by their places.
     """
 
     call: OpCall
@@ -97,6 +97,7 @@ class EagerCall:
     is_limited: bool = False
     sources: tuple[str, ...] = ()
     library: tuple[str, ...] = ()
+    behind_line: int = 0
     module: str | None = None
     module_class: str | None = None
     sequence: int | None = None
@@ -109,6 +110,15 @@ class EagerCall:
     stops: bool = False
     flops: int | None = None
     parameters: tuple[Parameter | None, ...] | None = None
+
+
+class _Stack(NamedTuple):
+    """The user's lines, torch's functions, how many of these lie before the innermost line, the innermost module."""
+
+    sources: tuple[str, ...]
+    library: tuple[str, ...]
+    behind_line: int
+    module: torch.nn.Module | None
 
 
 @dataclass(frozen=True)
@@ -280,7 +290,7 @@ class EagerCalls(TorchDispatchMode):
         if not self._is_entered or name not in DRIVER_WAITS:
             return
         try:
-            sources, _, _ = self._stack(stack_places(sys._getframe(3)))
+            sources = self._stack(stack_places(sys._getframe(3))).sources
             with self._lock:
                 is_inside = self._inside() is not None
                 behind, graphs = len(self.calls), len(self.graphs)
@@ -453,7 +463,8 @@ class EagerCalls(TorchDispatchMode):
         asker = asked_by()
         sequence = sequence_of(node) if asker is None else asker.sequence
         of_node = node if node is None else node.name()
-        sources, library, module = self._stack(stack_places(sys._getframe(2)) if asker is None else asker.places)
+        stack = self._stack(stack_places(sys._getframe(2)) if asker is None else asker.places)
+        module = stack.module
         placed = None
         if self._streams is not None and graph is None:
             placed = self._streams.place_operator(call.name, args, result)
@@ -466,8 +477,9 @@ class EagerCalls(TorchDispatchMode):
             source_device=str(args[1].device) if call.name == _COPIES and isinstance(args[1], torch.Tensor) else None,
             is_pinned=call.name in _COPIES_OF_TENSORS and any(map(is_pinned_there, args[:2])),
             is_limited=call.name == _READS_A_NUMBER and at_limit(args[0]) is not None,
-            sources=sources,
-            library=library,
+            sources=stack.sources,
+            library=stack.library,
+            behind_line=stack.behind_line,
             module=None if module is None else self._module_names.get(id(module), type(module).__name__),
             module_class=None if module is None else type(module).__name__,
             sequence=sequence if 0 <= sequence < _NO_SEQUENCE else None,
@@ -484,13 +496,20 @@ class EagerCalls(TorchDispatchMode):
             self.calls.append(heard)
             if self._storages is not None and graph is None:
                 place = len(self.calls) - 1
-                self._storages.operator(place, (args, kwargs), result, number_bytes=_bytes_of_numbers(func, args))
+                self._storages.operator(
+                    place,
+                    (args, kwargs),
+                    result,
+                    number_bytes=_bytes_of_numbers(func, args),
+                    is_collective=group is not None,
+                )
         return True
 
-    def _stack(self, places: Iterable[StackPlace]) -> tuple[tuple[str, ...], tuple[str, ...], torch.nn.Module | None]:
-        """The user's lines, torch's functions and the innermost module of a stack, seen from the operator outwards."""
+    def _stack(self, places: Iterable[StackPlace]) -> _Stack:
+        """What a stack shows, whose places are told from the operator outwards."""
         lines: list[str] = []
         library: list[str] = []
+        behind: int | None = None
         modules: list[torch.nn.Module] = []
         for file, line, function, is_python, module in places:
             if file.startswith(_DISPATCH):
@@ -499,11 +518,17 @@ class EagerCalls(TorchDispatchMode):
                 library.append(f"torch/{file.removeprefix(_TORCH)}:{function}")
             elif not file.startswith((_OURS, "<")) and not is_python and not self._is_generated(file):
                 lines.append(f"{file}:{line}")
+                behind = len(library) if behind is None else behind
             if module is not None and (not modules or modules[-1] is not module):
                 modules.append(module)
         if modules and id(modules[-1]) not in self._named_roots:
             self._name_modules(modules[-1])
-        return tuple(reversed(lines[:_MOST_LINES])), tuple(reversed(library)), modules[0] if modules else None
+        return _Stack(
+            tuple(reversed(lines[:_MOST_LINES])),
+            tuple(reversed(library)),
+            0 if behind is None else len(library) - behind,
+            modules[0] if modules else None,
+        )
 
     def _name_modules(self, root: torch.nn.Module) -> None:
         self._named_roots.add(id(root))

@@ -60,7 +60,7 @@ class StorageLife:
     by then (-1 before all of them), lines are those of the generated wrapper where it was in a graph's call.
     ``owner`` and ``name`` say what of a model it is (``"parameter"``, ``"layers.0.weight"``). ``of_allocator`` is
     false for memory that torch did not allocate. ``is_unseen`` says that nobody saw it made: it was an argument
-    first. ``uses`` are the first entries that were given it, and the last.
+    first. ``uses`` are the first entries that were given it, and the last; ``is_exchanged`` says that a collective was.
     """
 
     nbytes: int
@@ -79,6 +79,7 @@ class StorageLife:
     of_allocator: bool = True
     is_unseen: bool = False
     uses: tuple[int, ...] = ()
+    is_exchanged: bool = False
 
 
 @dataclass(frozen=True)
@@ -216,7 +217,9 @@ class StorageWatch:
         )
 
     @claim
-    def operator(self, place: int, arguments: Any, result: Any, *, number_bytes: int = 0) -> bool:
+    def operator(
+        self, place: int, arguments: Any, result: Any, *, number_bytes: int = 0, is_collective: bool = False
+    ) -> bool:
         """An eager operator has run: its place among those heard, what it was given and what it gave. True once noted.
 
         ``number_bytes`` is what numbers among its arguments took as tensors.
@@ -226,7 +229,9 @@ class StorageWatch:
             self._entries.append(place)
             for tensor in tensors_in(arguments):
                 self._find_bucket(tensor)
-                self._see(tensor)
+                if self._see(tensor) and is_collective:
+                    known = self._of[tensor.untyped_storage()._cdata]
+                    known.life = replace(known.life, is_exchanged=True)
             for tensor in tensors_in(result):
                 self._see(tensor)
         return True

@@ -7,6 +7,7 @@ are given their places among the step's calls. Nothing here knows what the alloc
 from __future__ import annotations
 
 import bisect
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +33,14 @@ _OF_OWNER: Mapping[str, MemoryCategory] = {
     "optimizer_state": "optimizer_state",
     "bucket": "collectives",
 }
-_OF_COMMUNICATION = ("torch/distributed/", "torch/nn/parallel/")
+_COMMUNICATES = re.compile(r"torch/(nn/parallel|distributed)/")
+_WORKS = re.compile(
+    r"torch/(nn/modules/module\.py|optim/|autograd/graph\.py:_engine_run_backward"
+    r"|distributed/tensor/(?!_redistribute|_collective_utils|placement_types)"
+    r"|distributed/.*:(_compute_loss|merge_chunks|to_map|cast_fn|_cast_fp_tensor)$)"
+)
+"""Torch's functions that communicate, and those in which it is at the program's own work again, whoever called them: a
+module, a backward, an optimizer, an operator on distributed tensors, a pipeline's loss, casts of a model's inputs."""
 _OF_TRANSFORMS = ("torch/_functorch/vmap.py", "torch/_functorch/eager_transforms.py")
 _BEFORE_BACKWARD = ("input", "forward", "loss", "other")
 _PASSING: tuple[MemoryCategory, ...] = ("inputs", "activations", "eager", "temporaries")
@@ -321,6 +329,8 @@ def _category(life: StorageLife, entries: _Entries) -> MemoryCategory:
     if life.owner is not None:
         return _OF_OWNER[life.owner]
     if life.born_in is None or life.born_in < 0:
+        if life.is_exchanged:  # a reducer's bucket in a plan, or one of the program's own
+            return "collectives"
         return "inputs" if life.uses else "kept"
     heard, graph = entries.heard[life.born_in], entries.graphs[life.born_in]
     if heard is not None and _communicates(heard):
@@ -340,9 +350,16 @@ def _category(life: StorageLife, entries: _Entries) -> MemoryCategory:
 
 
 def _communicates(call: EagerCall) -> bool:
-    return call.call.name.startswith(("c10d", "_c10d", "fsdp::")) or any(
-        name.startswith(_OF_COMMUNICATION) for name in call.library
-    )
+    """True for a collective, and for what torch does for one by itself: neither the program's own lines nor its modules
+    lie between, as they do in the forward of a wrapper (DDP, FSDP, DataParallel)."""
+    if call.call.name.startswith(("c10d", "_c10d", "fsdp::")):
+        return True
+    for function in reversed(call.library[call.behind_line :]):
+        if _WORKS.match(function):
+            return False
+        if _COMMUNICATES.match(function):
+            return True
+    return False
 
 
 def _with_allocator(memory: StepMemory, heard: HeardMemory, storages: Sequence[LiveStorage]) -> StepMemory:

@@ -304,3 +304,19 @@ def test_a_sparse_matrix_counts_for_what_it_holds() -> None:
         found = [each for call in heard.calls for each in call.call.tensors if each.held_bytes is not None]
         assert found and {(each.bytes, each.values) for each in found} == {(held, 64)}
         assert not heard.faults
+
+
+def test_torchs_functions_behind_the_programs_innermost_line_are_told_apart() -> None:
+    class Wrapped(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.silu(x)
+
+    heard = EagerCalls(lambda: None)
+    assert heard.start()
+    try:
+        torch.nn.Sequential(Wrapped())(torch.ones(2))
+    finally:
+        assert heard.stop()
+    (call,) = [call for call in heard.calls if call.call.name == "aten::silu"]
+    assert call.library[call.behind_line :] == ("torch/nn/functional.py:silu",)
+    assert "torch/nn/modules/container.py:forward" in call.library[: call.behind_line]

@@ -37,7 +37,8 @@ def make_heard(name: str, **changes: Any) -> EagerCall:
 def record(
     *lives: StorageLife, launches: dict[str, Any] | None = None, **changes: Any
 ) -> tuple[StepMemory, list[LiveStorage]]:
-    loss = make_heard("aten::mse_loss", module="head", sources=("train.py:7",), library=changes.pop("library", ()))
+    stack = {name: changes.pop(name) for name in ("library", "behind_line") if name in changes}
+    loss = make_heard("aten::mse_loss", module="head", sources=("train.py:7",), **stack)
     heard = Heard(
         HeardMemory(lives, ENTRIES, changes.pop("allocator", None), changes.pop("number_bytes", 0)),
         (loss, make_heard("aten::sqrt")),
@@ -78,6 +79,44 @@ def test_eager_tensors_have_the_module_and_line_that_asked_for_them() -> None:
     _, (loss, root) = record(life(born=3, born_in=1, freed=7, freed_in=2), life(born=8, born_in=3, freed=9, freed_in=3))
     assert (loss.category, loss.module, loss.source, loss.born_in) == ("activations", "head", "train.py:7", 1)
     assert (root.category, root.operator, root.born_in) == ("eager", "aten::sqrt", 3)
+
+
+MODULE_CALL = "torch/nn/modules/module.py:_call_impl"
+
+
+def category(*library: str, behind_line: int = 0) -> str:
+    """What a tensor is for that an operator made behind these functions, and a backward finds."""
+    _, (found,) = record(life(born=3, born_in=1, freed=7, freed_in=2), library=library, behind_line=behind_line)
+    return found.category
+
+
+def test_what_a_wrapper_calls_is_the_programs_and_what_it_does_itself_is_of_its_collectives() -> None:
+    wrapper = "torch/nn/parallel/distributed.py:forward"
+    assert category(MODULE_CALL, wrapper) == "collectives"
+    assert category(MODULE_CALL, wrapper, MODULE_CALL, "torch/nn/modules/linear.py:forward") == "activations"
+    assert category(MODULE_CALL, wrapper, "torch/nn/functional.py:silu", behind_line=2) == "activations"
+    hook = "torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py:foreach_all_gather"
+    assert category(MODULE_CALL, wrapper, MODULE_CALL, hook) == "collectives"
+
+
+def test_operators_on_distributed_tensors_are_the_programs_and_their_redistribution_is_not() -> None:
+    dispatch = "torch/distributed/tensor/_dispatch.py:dispatch"
+    assert category(MODULE_CALL, dispatch) == "activations"
+    redistribution = "torch/distributed/tensor/_redistribute.py:redistribute_local_tensor"
+    assert category(MODULE_CALL, dispatch, redistribution) == "collectives"
+
+
+def test_a_schedules_backward_and_loss_are_the_programs() -> None:
+    schedule = "torch/distributed/pipelining/schedules.py:_step_microbatches"
+    engine = "torch/autograd/graph.py:_engine_run_backward"
+    loss = "torch/distributed/pipelining/schedules.py:_compute_loss"
+    assert category(schedule, engine) == category(schedule, loss) == "activations"
+    assert category(schedule) == "collectives"
+
+
+def test_what_was_there_before_is_of_collectives_if_one_was_given_it() -> None:
+    _, (bucket,) = record(life(uses=(0,), is_exchanged=True))
+    assert bucket.category == "collectives"
 
 
 def test_what_was_there_before_is_an_input_if_a_call_was_given_it() -> None:

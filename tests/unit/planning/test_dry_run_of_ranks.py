@@ -41,6 +41,27 @@ def test_a_reducer_that_looks_for_unused_parameters_tells_the_others_which_were_
 
 
 @pytest.mark.usefixtures("no_optimizer_stays")
+def test_what_a_wrapped_model_keeps_is_activations_and_a_reducers_buckets_are_of_collectives(tmp_path: Path) -> None:
+    def program() -> None:
+        dist.init_process_group("nccl")
+        layers = DistributedDataParallel(nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512)).cuda())
+        optimizer = torch.optim.SGD(layers.parameters(), 0.1)
+        for _ in range(8):
+            layers(torch.zeros(2048, 512, device="cuda")).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    run_without_device(program, tmp_path / "plan.ledger", GPU, world=WorldSpec(0, 2))
+    with open_ledger(tmp_path / "plan.ledger") as ledger:
+        (step,) = ledger.read(Step)
+        memory = read_memory(ledger, step.name)
+    assert memory is not None
+    rows, weights = 4 * 2048 * 512, 4 * (2 * 512 * 512 + 2 * 512)
+    assert memory.by_category["activations"] >= 2 * rows
+    assert memory.by_category["collectives"] == pytest.approx(weights, rel=0.01)
+
+
+@pytest.mark.usefixtures("no_optimizer_stays")
 def test_a_rank_is_steady_whose_later_steps_ask_for_what_the_recorded_one_does(tmp_path: Path) -> None:
     """Local SGD averages parameters every so many steps, and is not."""
 
