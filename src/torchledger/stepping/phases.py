@@ -18,18 +18,20 @@ _COMPILED_AUTOGRAD = "Torch-Compiled Region: !"
 """How the ranges begin in which compiled autograd calls what it made of a backward (``"!0/1/0"``)."""
 
 _LOADER = re.compile(r"DataLoader|^enumerate\(")
-_CLIPPING_OPERATOR = re.compile(r"^aten::(_foreach_norm|linalg_vector_norm|_foreach_mul_|clamp|stack|norm)")
+_CLIPPING_OPERATOR = re.compile(r"^aten::(_foreach_norm|linalg_vector_norm|(_foreach_)?mul_|clamp|stack|norm)")
 
 _OPTIMIZER_CODE = re.compile(r"^torch/optim/")
 _ENGINE_CODE = re.compile(r"^torch/autograd/(__init__|graph)\.py")
 
 _OF_CODE: tuple[tuple[re.Pattern[str], Phase], ...] = (
-    (re.compile(r"^torch/nn/utils/clip_grad\.py"), "clipping"),
+    (re.compile(r"^torch/(nn/utils/clip_grad\.py|distributed/fsdp/.*:clip_grad_norm_$)"), "clipping"),
     (re.compile(r"^torch/(optim/|amp/grad_scaler\.py)"), "optimizer"),
     (re.compile(r"^torch/(nn/modules/loss\.py|nn/functional\.py:(\w*_loss|cross_entropy|\w*_div)$)"), "loss"),
     (re.compile(r"^torch/utils/data/"), "input"),
+    (re.compile(r"^torch/(autograd/graph\.py:_engine_run_backward|distributed/fsdp/.*post_backward)"), "backward"),
 )
-"""Which of torch's own functions stand for a phase."""
+"""Which of torch's own functions stand for a phase. What a backward calls when all its nodes are over (the last
+reduction of FSDP's) is none of a node's, and on a device a thread of the engine's calls it."""
 
 _BETWEEN: Mapping[tuple[Phase | None, Phase | None], Phase] = {
     ("forward", "forward"): "forward",

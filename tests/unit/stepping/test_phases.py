@@ -57,6 +57,23 @@ def test_the_code_that_asked_decides_before_the_place() -> None:
     assert found[1] == "clipping"
 
 
+def test_what_a_backward_calls_when_its_nodes_are_over_is_the_backward() -> None:
+    engine = "torch/autograd/graph.py:_engine_run_backward"
+    last = "torch/distributed/fsdp/_fully_shard/_fsdp_state.py:_root_post_backward_final_callback"
+    step = entry("aten::add_", around=("Optimizer.step#AdamW.step",))
+    for code in ((engine,), (engine, last), (last,)):
+        found = phases(graph("backward_0"), entry("aten::add_"), entry("aten::_foreach_norm"), step, code={1: code})
+        assert found == ["backward", "backward", "clipping", "optimizer"]
+
+
+def test_the_clipping_of_fsdp_and_of_the_programs_own_scales_gradients_one_by_one() -> None:
+    clips = "torch/distributed/fsdp/fully_sharded_data_parallel.py:clip_grad_norm_"
+    step = entry("aten::add_", around=("Optimizer.step#AdamW.step",))
+    clipped = [graph("backward_0"), entry("aten::linalg_vector_norm"), entry("aten::mul_"), step]
+    for code in ({}, {1: (clips,), 2: (clips,)}):
+        assert phases(*clipped, code=code) == ["backward", "clipping", "clipping", "optimizer"]
+
+
 def test_what_comes_before_the_first_forward_is_input() -> None:
     assert phases(entry("aten::_to_copy", "copy"), graph("forward_0"), graph("backward_0"))[0] == "input"
 
