@@ -234,7 +234,7 @@ class EagerCalls(TorchDispatchMode):
         return True
 
     def _watch_storages(self, fake: FakeTensors | None) -> None:
-        watch = StorageWatch(fake)
+        watch = StorageWatch(fake, self._noted_end)
         try:
             with _unseen():
                 watch.start()
@@ -281,6 +281,11 @@ class EagerCalls(TorchDispatchMode):
         if self._storages is not None and self._is_entered:
             with _unseen():
                 self._storages.find_gradients()
+
+    def _noted_end(self, since_s: float) -> None:
+        """That a storage is gone has been noted, which is none of the program's work."""
+        if self._own_work is not None:
+            self._own_work.plan_worked(since_s)
 
     def _note_own_work(self, seconds: float, source: str) -> None:
         with self._lock:

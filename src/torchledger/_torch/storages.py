@@ -11,6 +11,7 @@ import functools
 import itertools
 import sys
 import threading
+import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -138,10 +139,14 @@ class StorageWatch:
     """Notes storages between ``start`` and ``stop``, of all threads that show them.
 
     Fake tensors are a compiler's and have none, but for those of ``fake``, whose storages only lack their memory.
+    ``on_noted`` is told when a storage's end has been noted, with what the thread's clock showed before (seconds).
     """
 
-    def __init__(self, fake: FakeTensors | None = None) -> None:
+    def __init__(
+        self, fake: FakeTensors | None = None, on_noted: Callable[[float], None] = lambda since_s: None
+    ) -> None:
         self._fake = fake
+        self._on_noted = on_noted
         self._lives: list[_Known] = []
         self._of: dict[int, _Known] = {}
         self._entries: list[int | str] = []
@@ -341,10 +346,12 @@ class StorageWatch:
         self._lives.append(known)
 
     def _freed(self, key: int, known: _Known, _: Any) -> None:
+        begin = time.thread_time()
         try:
             with self._lock:
                 if self._of.get(key) is known:
                     self._end(key, known)
+            self._on_noted(begin)
         except Exception as error:  # Python would print it: nobody has called this
             self._faults.append(f"the end of a storage: {type(error).__name__}: {error}")
 

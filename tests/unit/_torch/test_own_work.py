@@ -103,3 +103,18 @@ def test_a_search_for_garbage_is_no_work_of_the_programs() -> None:
     finally:
         work.stop()
     assert len(held) == 200_000 and sum(told) < 0.05
+
+
+def test_noting_that_tensors_are_gone_is_no_work_of_the_programs() -> None:
+    told: list[float] = []
+    work = OwnWork(lambda seconds, line: told.append(seconds))
+    try:
+        work.begins()
+        work.ends()
+        since_s = time.thread_time()
+        _works()
+        work.plan_worked(since_s)
+        work.begins()
+    finally:
+        work.stop()
+    assert told == []
