@@ -733,7 +733,7 @@ def run_without_device(
         capture.watch(hearer)
         status = "failed"
         try:
-            _run_to_its_step(lambda: ending.run(program, fake.join), around)
+            _run_to_its_step(lambda: ending.run(program, fake.join), fake.tensors, around)
             status = "finished"
         except PlanError:
             if not hearer.has_heard:
@@ -799,7 +799,7 @@ def _of_world(world: FakeWorld | None) -> Iterator[StandIn]:
         yield StandIn("another rank", asked, value)
 
 
-def _run_to_its_step(program: Callable[[], Any], around: FakeWorld | None = None) -> None:
+def _run_to_its_step(program: Callable[[], Any], tensors: FakeTensors, around: FakeWorld | None) -> None:
     try:
         program()
     except StepRecorded:
@@ -822,7 +822,7 @@ def _run_to_its_step(program: Callable[[], Any], around: FakeWorld | None = None
         traceback.print_exc()
         if around is not None and around.hints:
             raise PlanError(explain_by(around.hints[:_MOST_HINTS], error)) from error
-        raise PlanError(explain(error)) from error
+        raise PlanError(explain(error, made_up=bool(tensors.stand_ins))) from error
 
 
 def script_program(script: str, arguments: Sequence[str], *, is_module: bool = False) -> Callable[[], None]:

@@ -122,8 +122,9 @@ class Ending:
 _OF_THE_COMPILER = ("InductorError", "BackendCompilerFailed", "UncapturedHigherOrderOpError", "Unsupported")
 
 
-def explain(error: BaseException, *, thread: str | None = None) -> str:
-    """What failed, where in the program, and what to do about it."""
+def explain(error: BaseException, *, thread: str | None = None, made_up: bool = True) -> str:
+    """What failed, where in the program, and what to do about it; ``made_up`` says that the program was given values
+    that nobody knows."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not _is_library(frame.filename)]
     where = _place(own)
@@ -169,7 +170,9 @@ def explain(error: BaseException, *, thread: str | None = None) -> str:
             f"{failed}: PyTorch's compiler gave up ({what}), as it may do with the device too. Leave that part out of "
             "what is compiled (torch.compiler.disable): it is priced operator by operator then."
         )
-    if own and frames[-1] == own[-1]:
+    if own and frames[-1] == own[-1] and not made_up:
+        return f"{failed}: {ended(what)} No value was made up for it before: it may fail so on the device, too."
+    if own and frames[-1] == own[-1] and not _is_of_operator(error, own[-1]):
         return (
             f"{failed}: {ended(what)} If that comes of a value that was not computed (numbers are read as 1, truths as "
             "False), plan the script without that check."
@@ -179,6 +182,14 @@ def explain(error: BaseException, *, thread: str | None = None) -> str:
         "stood in for there: plan the script without that part. If nothing of that kind is there, it may fail so on "
         "the device, too."
     )
+
+
+def _is_of_operator(error: BaseException, frame: traceback.FrameSummary) -> bool:
+    """Whether torch's C++ has refused what the program's line asks, of which values are seldom the reason."""
+    return type(error) is RuntimeError and _RAISES.search(frame.line or "") is None
+
+
+_RAISES = re.compile(r"\braise\b")
 
 
 def makes_lone_group(error: BaseException) -> bool:

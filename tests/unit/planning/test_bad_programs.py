@@ -42,6 +42,14 @@ def plan(text: str, folder: Path, *arguments: str, world: WorldSpec | None = Non
     run_without_device(script_program(str(script), arguments), folder / "plan.ledger", GPU, world=world)
 
 
+READS = "import torch\ntorch.rand(2, device='cuda').sum().item()"
+WRITES = (
+    "leaf = torch.nn.Parameter(torch.ones(2, device='cuda'))\n"
+    "values = [torch.ones(2, device='cuda')]\n"
+    "torch._foreach_copy_([leaf], values)"
+)
+
+
 @pytest.mark.parametrize(
     ("text", "kind", "said"),
     [
@@ -58,12 +66,14 @@ def plan(text: str, folder: Path, *arguments: str, world: WorldSpec | None = Non
             r"fetches something over the network at .*train.py:5 .* have it on disk before",
         ),
         ("import ctypes\nctypes.CDLL('libmine.so.9')", PlanError, r"extension for CUDA at .*:2 \(`ctypes.CDLL"),
-        ("raise ValueError('bad rate')", PlanError, r"train.py:1: ValueError: bad rate. If that comes of a value"),
-        ("raise ValueError('no rate!')", PlanError, r"train.py:1: ValueError: no rate! If that comes of a value"),
+        ("raise ValueError('bad rate')", PlanError, r"train.py:1: ValueError: bad rate. No value .* it may fail so"),
+        ("raise ValueError('no rate!')", PlanError, r"train.py:1: ValueError: no rate! No value .* it may fail so"),
+        (f"{READS}\nraise ValueError('no rate!')", PlanError, r"train.py:3: .* no rate! If that comes of a value"),
+        (f"{READS}\n{WRITES}", PlanError, r"train.py:5: RuntimeError: a leaf .* it may fail so on the device, too"),
         (
             "try:\n    {}['width']\nexcept KeyError as error:\n    raise RuntimeError('stage 0 failed:') from error",
             PlanError,
-            r"train.py:4: RuntimeError: stage 0 failed, of KeyError: 'width'. If that",
+            r"train.py:4: RuntimeError: stage 0 failed, of KeyError: 'width'. No value",
         ),
         ("for each in range(3)\n    pass", PlanError, r"train.py:1 is not Python"),
         ("import os\nos.environ['LOCAL_RANK']", PlanError, r"train.py:2 which of how many ranks it is: .*--world N"),
