@@ -34,6 +34,7 @@ from torchledger._torch.fake_streams import Placed, StreamOrder, active_order
 from torchledger._torch.fake_subclasses import OfProgram
 from torchledger._torch.fake_tensors import FakeTensors, is_pinned_there
 from torchledger._torch.flops import flops_of_own
+from torchledger._torch.handling import Handling
 from torchledger._torch.higher_order import run_inside
 from torchledger._torch.own_work import OwnWork
 from torchledger._torch.patching import Patches
@@ -163,6 +164,7 @@ class EagerCalls(TorchDispatchMode):
         self.host_waits: list[HostWait] = []
         self.own_work: list[OwnWorkHeard] = []
         self._own_work: OwnWork | None = None
+        self._handling: Handling | None = None
         self._streams: StreamOrder | None = None
         self._inside = inside
         self._is_generated: Callable[[str], bool] = lambda file: False
@@ -212,7 +214,8 @@ class EagerCalls(TorchDispatchMode):
         self.__enter__()
         self._is_entered = True
         if isinstance(mode, FakeTensors):
-            self._own_work = OwnWork(self._note_own_work)
+            self._handling = mode.handling
+            self._own_work = OwnWork(self._note_own_work, mode.handling.between)
         return True
 
     def stop(self) -> bool:
@@ -318,13 +321,15 @@ class EagerCalls(TorchDispatchMode):
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Pass the call on; tensor subclasses are left to unpack themselves, their inner calls come here again."""
-        if self._own_work is None:
+        if self._own_work is None or self._handling is None:
             return self._pass_on(func, types, args, kwargs or {})
+        self._handling.begins()
         self._own_work.begins()
         try:
             return self._pass_on(func, types, args, kwargs or {})
         finally:
             self._own_work.ends()
+            self._handling.ends()
 
     def _pass_on(self, func: Any, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with torch._C.DisableTorchFunctionSubclass():  # as _unseen, which may not fail here

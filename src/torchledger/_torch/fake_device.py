@@ -72,7 +72,7 @@ class FakeDevice:
         self.decisions: dict[str, int] = {}
         self.order = StreamOrder()
         self.captures = Captures(self.decisions, self.tensors, self.order)
-        self.loading = Loading()
+        self.loading = Loading(self.tensors.handling)
 
     def __enter__(self) -> FakeDevice:
         if torch.cuda.is_initialized():

@@ -11,13 +11,15 @@ from typing import Any
 from torch.utils.data import dataloader
 from torch.utils.data._utils import fetch
 
+from torchledger._torch.handling import Handling
 from torchledger._torch.patching import Patches
 
 
 class Loading:
-    """Counts what the loaders of a program and of its children load."""
+    """Counts what the loaders of a program and of its children load, without the plan's ``handling`` of operators."""
 
-    def __init__(self) -> None:
+    def __init__(self, handling: Handling) -> None:
+        self._handling = handling
         self._owner = os.getpid()
         self._own, self._elsewhere = 0.0, 0.0
         self._of_children = memoryview(mmap.mmap(-1, 16)).cast("d")
@@ -34,12 +36,16 @@ class Loading:
         for its share of their number."""
         return self._own, self._elsewhere
 
+    def _worked_s(self) -> float:
+        """Seconds that the thread has worked, without what the plan has taken of them for operators."""
+        return time.thread_time() - self._handling.seconds
+
     def _fetched(self, original: Callable[..., Any], fetcher: Any, indices: Any) -> Any:
-        begin = time.thread_time()
+        begin = self._worked_s()
         try:
             return original(fetcher, indices)
         finally:
-            took_s = time.thread_time() - begin
+            took_s = max(0.0, self._worked_s() - begin)
             if os.getpid() == self._owner:
                 self._own += took_s
             else:

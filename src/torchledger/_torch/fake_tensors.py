@@ -73,6 +73,7 @@ from torchledger._torch.fake_sparse import MASKED, MERGES, SPARSE, is_sparse, le
 from torchledger._torch.fake_subclasses import are_of_program, as_plain, take_subclasses, unpacks_itself
 from torchledger._torch.fake_triton import NAMESPACE as TRITON_KERNELS
 from torchledger._torch.fake_zeros import see_views_of_zeros
+from torchledger._torch.handling import Handling
 from torchledger._torch.library_operators import body_without_rule
 from torchledger._torch.patching import Patches
 from torchledger._torch.tensors import is_higher_order, tensors_in
@@ -187,7 +188,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
     ``on_over`` before each.
     ``on_collective`` is given each operator on process groups, with its arguments, before it is called, and
     ``n_operators`` counts those that the program has called, without what is traced while something compiles; each of
-    ``flows`` is told of these, with what they make.
+    ``flows`` is told of these, with what they make, and ``handling`` of what the plan takes for them.
     """
 
     supports_higher_order_operators = True
@@ -207,6 +208,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         self._patches = Patches()
         self.is_over = False
         self.n_operators = 0
+        self.handling = Handling()
         self.flows: list[Follower] = []
         self._data_bytes = 0
         self.on_over: Callable[[], None] | None = None
@@ -371,7 +373,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         if self.on_collective is not None and getattr(func, "namespace", None) in _OF_GROUPS and not here.is_inside:
             self.on_collective(func, args, kwargs)
         if not here.is_inside and self._stays_real(func, args, kwargs):
-            return func(*args, **kwargs)
+            return self.handling.computed(func, args, kwargs)
         # What is made of other tensors (distributed ones) is asked of these, by rules of its class.
         is_made_of_others = any(cls is not FakeTensor and unpacks_itself(cls) for cls in types)
         if func in _VALUES and not is_made_of_others:

@@ -47,10 +47,14 @@ class _Between:
 
 class OwnWork:
     """Tells ``on_work`` the seconds of the thread that makes it, and a line, each time that it has worked so between
-    two operators. ``begins`` and ``ends`` are told around what torch does; they may be nested."""
+    two operators, and ``on_plan_worked`` the seconds that the plan has needed there itself. ``begins`` and ``ends``
+    are told around what torch does; they may be nested."""
 
-    def __init__(self, on_work: Callable[[float, str], None]) -> None:
+    def __init__(
+        self, on_work: Callable[[float, str], None], on_plan_worked: Callable[[float], None] = lambda seconds: None
+    ) -> None:
         self._on_work = on_work
+        self._on_plan_worked = on_plan_worked
         self._thread = threading.get_ident()
         self._depth = 0
         self._plans_s = 0.0
@@ -77,14 +81,18 @@ class OwnWork:
         if phase == "start":
             self._collects_since_s = time.thread_time()
         elif self._collects_since_s is not None:
-            self._plans_s += time.thread_time() - self._collects_since_s
+            self._note_plans(time.thread_time() - self._collects_since_s)
             self._collects_since_s = None
 
     def plan_worked(self, since_s: float) -> None:
         """The plan itself has noted a tensor's end on the calling thread, whose clock (``time.thread_time``) showed
         ``since_s`` before."""
         if threading.get_ident() == self._thread and self._collects_since_s is None:
-            self._plans_s += _AROUND_NOTES * (time.thread_time() - since_s)
+            self._note_plans(_AROUND_NOTES * (time.thread_time() - since_s))
+
+    def _note_plans(self, seconds: float) -> None:
+        self._plans_s += seconds
+        self._on_plan_worked(seconds)
 
     def begins(self) -> None:
         """Torch is at work."""

@@ -28,7 +28,7 @@ class StepLoading:
     def note(self) -> str | None:
         """What loading the recorded step's batches takes, which is not priced; ``None`` where that is little.
 
-        Operators of torch that load take longer in a plan than in a run, so that it is less there.
+        What the plan itself takes for the operators of torch that load is not among it, but for a rest of it.
         """
         own_s, elsewhere_s = self._step_s
         if max(own_s, elsewhere_s) < _LITTLE_S:

@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
+import torch
+from torch.utils.data._utils.fetch import _MapDatasetFetcher
+
+from torchledger._torch.eager_calls import EagerCalls
+from torchledger._torch.fake_loaders import Loading
+from torchledger._torch.fake_tensors import FakeTensors
+from torchledger._torch.patching import Patches
 from torchledger.planning.loading import StepLoading
 
 
@@ -17,3 +26,27 @@ def test_loading_that_takes_a_while_is_told_and_whose_time_it_is() -> None:
     loading.hearing_begins()
     loading.hearing_ended()
     assert loading.note() is None
+
+
+def test_what_a_plan_takes_for_a_loaders_operators_is_no_loading() -> None:
+    tensors, patches = FakeTensors(), Patches()
+    loading = Loading(tensors.handling)
+    loading.install(patches)
+    heard = EagerCalls(lambda: None)
+
+    class Ones(torch.utils.data.Dataset[torch.Tensor]):
+        def __getitem__(self, index: int) -> torch.Tensor:
+            return torch.ones(8) + index
+
+    fetcher = _MapDatasetFetcher(Ones(), True, torch.stack, False)
+    try:
+        with tensors:
+            assert heard.start()
+            begin = time.thread_time()
+            batch = fetcher.fetch(range(200))
+            took_s = time.thread_time() - begin
+            assert heard.stop()
+    finally:
+        patches.undo()
+    assert batch[:, 0].tolist() == list(range(1, 201))
+    assert 0 <= loading.seconds()[0] < 0.5 * took_s
