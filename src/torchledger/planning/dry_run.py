@@ -23,6 +23,7 @@ from torchledger.capturing.session import Capture
 from torchledger.errors import LoneRankError, PlanError, UsageError
 from torchledger.memory.record import Heard, record_memory
 from torchledger.nouns import Device, DryRun, Launch, MadeGroup, StandIn, WorldSpec
+from torchledger.planning.bare_programs import BareWork
 from torchledger.planning.communication import collectives_of_step, place_calls
 from torchledger.planning.given_up import given_up_note
 from torchledger.planning.loading import StepLoading
@@ -141,6 +142,7 @@ class _StepHearer(StepProfiler):
         looks_for_rarer: bool = True,
         looks_for_turns: bool = True,
         turn: Turn | TurnOfMessages | None = None,
+        hears_lines: bool = False,
     ) -> None:
         self._looks_for_rarer, self._n_heard = looks_for_rarer, 0
         self._looks_for_turns, self._given_turn = looks_for_turns, turn
@@ -168,8 +170,9 @@ class _StepHearer(StepProfiler):
         if looks_for_turns and around is not None and not isinstance(turn, Turn):
             self._turns_of_messages = TurnsOfMessages(around.spec.rank, turn)
             around.on_message = self._message_begins
+        self._bare = BareWork(lambda: self._outside.has_begun or hears_lines, ending.end)
         if not self._is_a_rank:
-            tensors.flows.append(self._sizes)
+            tensors.flows += [self._sizes, self._bare]
         self._turns_of_calls: TurnsOfCalls | None = None
         self._kept_turn: Turn | None = None
         self._n_inside = 0
@@ -290,6 +293,31 @@ class _StepHearer(StepProfiler):
     def _optimizer_begins(self) -> None:
         self._outside.optimizer_begins()
         self._sizes.optimizer_begins()
+
+    def hear_lines(self, *, from_products: bool) -> contextlib.AbstractContextManager[Any]:
+        """While entered lines that call torch say what repeats, from the first product on if there are any."""
+        from torchledger._torch.line_calls import LineCalls
+
+        def is_open() -> bool:
+            return not self._outside.has_begun and (self._bare.n_products > 0 or not from_products)
+
+        return LineCalls(self._line_reached, is_open)
+
+    def _line_reached(self, line: str) -> None:
+        from torchledger._torch import steps
+
+        self._called(keeps_gradients=steps.keeps_gradients())
+        self._recorder.line_reached(shortened(line))
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether nothing was called that says where steps end."""
+        return not self._outside.has_begun and not self._is_a_rank
+
+    @property
+    def n_products(self) -> int:
+        """How many products the program has made."""
+        return self._bare.n_products
 
     def _model_called(self) -> None:
         self._outside.model_called()
@@ -704,6 +732,44 @@ def run_without_device(
     where the program fails, and where it ends before a step was recorded; ``StoreError`` if the ledger cannot be
     written.
     """
+    how: dict[str, Any] = {
+        "argv": argv,
+        "world": world,
+        "pays": pays,
+        "looks_for_rarer": looks_for_rarer,
+        "looks_for_turns": looks_for_turns,
+        "turn": turn,
+    }
+    try:
+        return _run_without_device(program, path, device, force=force, **how)
+    except _NothingCalledError as error:
+        return _run_without_device(program, path, device, force=True, from_products=error.n_products > 0, **how)
+
+
+class _NothingCalledError(PlanError):
+    """A program has called no module, no graph and no optimizer, and made ``n_products`` products."""
+
+    def __init__(self, message: str, n_products: int) -> None:
+        super().__init__(message)
+        self.n_products = n_products
+
+
+def _run_without_device(
+    program: Callable[[], Any],
+    path: Path,
+    device: Device,
+    *,
+    force: bool,
+    argv: Sequence[str],
+    world: WorldSpec | None,
+    pays: Pays,
+    looks_for_rarer: bool,
+    looks_for_turns: bool,
+    turn: Turn | TurnOfMessages | None,
+    from_products: bool | None = None,
+) -> DryRunOutcome:
+    """``run_without_device`` once: by lines that call torch where ``from_products`` is not ``None`` (those from the
+    first product on, or all). Raises ``_NothingCalledError`` where that is the way to run it."""
     from torchledger._torch.fake_device import FakeDevice
 
     place = (world.local_rank, world.local_size) if world is not None else (0, 1)
@@ -728,12 +794,15 @@ def run_without_device(
             looks_for_rarer=looks_for_rarer,
             looks_for_turns=looks_for_turns,
             turn=turn,
+            hears_lines=from_products is not None,
         )
         hear_steps(hearer)
         capture.watch(hearer)
         status = "failed"
+        lines = contextlib.nullcontext() if from_products is None else hearer.hear_lines(from_products=from_products)
         try:
-            _run_to_its_step(lambda: ending.run(program, fake.join), fake.tensors, around)
+            with lines:
+                _run_to_its_step(lambda: ending.run(program, fake.join), fake.tensors, around)
             status = "finished"
         except PlanError:
             if not hearer.has_heard:
@@ -759,7 +828,10 @@ def run_without_device(
             why_not = None if hearer.has_step else hearer.why_not()
     if why_not is not None:
         asked = _asked_before_its_end(fake.tensors.last_asked)
-        raise PlanError(f"no step was recorded: {why_not}.{ending.hint}{asked}")
+        message = f"no step was recorded: {why_not}.{ending.hint}{asked}"
+        if hearer.is_bare and from_products is None:
+            raise _NothingCalledError(message, hearer.n_products)
+        raise PlanError(f"{message}{_BARE if hearer.is_bare else ''}")
     return DryRunOutcome(path, dry_run, hearer.is_steady, hearer.turn)
 
 
@@ -780,6 +852,10 @@ def _asked_before_its_end(last_asked: Sequence[StandIn]) -> str:
     )
 
 
+_BARE = (
+    " It calls no nn.Module, compiled function or optimizer, and the lines at which it calls torch do not repeat: end "
+    "each step with torchledger.step()."
+)
 _VALUE = "the value of a tensor"
 _MOST_ASKED = 3
 

@@ -67,6 +67,11 @@ class OutsideWork:
         return bool(self._ends)
 
     @property
+    def has_begun(self) -> bool:
+        """Whether a module or a graph was called, or an optimizer has made a step."""
+        return self._first_call is not None or bool(self._ends)
+
+    @property
     def updates(self) -> int:
         """Steps of optimizers in the step that was recorded."""
         return 0 if self._recorded is None else self._recorded[1]

@@ -147,7 +147,14 @@ class StepRecorder:
         """The program says that a step ends here; of quiet steps that is known."""
         if self._states.now is not State.DONE and self._states.quiet is None:
             self._states.ended[found_by] += 1
-            self._guarded(lambda: self._end_of(self._finder.marked(found_by), is_mark=True))
+            self._guarded(lambda: self._after_mark(found_by))
+
+    def _after_mark(self, found_by: StepFoundBy) -> None:
+        before = self._finder.found_by
+        step = self._finder.marked(found_by)
+        if step is None and self._finder.found_by != before:  # what is being heard began elsewhere
+            self._states.hear_anew()
+        self._end_of(step, is_mark=True)
 
     def forget_turns(self) -> None:
         """What was marked as steps so far were parts of longer ones, which are marked from here on."""
@@ -205,6 +212,15 @@ class StepRecorder:
         keeps_gradients = self._tools.keeps_gradients()
         thread, site = threading.get_ident(), self._tools.call_site
         self._end_of(self._finder.called(name, key, thread=thread, keeps_gradients=keeps_gradients, site=site))
+
+    def line_reached(self, line: str) -> None:
+        """A line of a program that calls nothing else is about to call torch."""
+        if self._states.now is not State.DONE:
+            self._guarded(lambda: self._before_line(line))
+
+    def _before_line(self, line: str) -> None:
+        keeps_gradients, thread = self._tools.keeps_gradients(), threading.get_ident()
+        self._end_of(self._finder.called(line, thread=thread, keeps_gradients=keeps_gradients))
 
     def function_called(self, function: Any) -> None:
         """A compiled function is about to be called from outside: all graphs of a step are called in such calls."""

@@ -305,6 +305,11 @@ class States:
         elif self.waits_for_training and not self.session.is_open and (self.now is not State.DONE or self._on_again()):
             self._begin_for(threading.get_ident())
 
+    def hear_anew(self) -> None:
+        """Steps begin elsewhere from here on than the one that is only heard, if one is."""
+        if self.only_hears and self.now is State.HEARING:
+            self.begin_again()
+
     def turns_are_longer(self) -> None:
         """What was marked so far were parts of longer steps, which are looked for anew."""
         self.finder.forget_marks()

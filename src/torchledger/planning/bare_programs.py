@@ -1,0 +1,39 @@
+"""Programs that call no module, no compiled graph and no optimizer: models of plain tensors, searches, solvers.
+
+What repeats in them are the lines that call torch; those are listened to once a program is known to be of this kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+_PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "convolution", "mv", "addmv", "dot"})
+_ATTENTION = "_scaled_dot_product"
+
+_MOST = 2000
+"""So many products a program may make before it calls a module, a graph or an optimizer."""
+
+
+class BareWork:
+    """Among what follows a program's operators: counts products, and calls ``found`` where there are many before
+    anything ``has_begun`` that says where steps end."""
+
+    def __init__(self, has_begun: Callable[[], bool], found: Callable[[], None]) -> None:
+        self._has_begun, self._found = has_begun, found
+        self.n_products = 0
+
+    def called(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+        """An operator has been called."""
+        name = getattr(func, "_opname", "")
+        if name not in _PRODUCTS and not name.startswith(_ATTENTION):
+            return
+        self.n_products += 1
+        if self.n_products >= _MOST and not self._has_begun():
+            self._found()
+
+    def graph_begins(self, compiled: Any, inputs: Sequence[Any]) -> None:
+        """A compiled graph is about to be called."""
+
+    def graph_called(self, begun: None, outputs: Any) -> None:
+        """A compiled graph has been called."""
