@@ -323,15 +323,20 @@ def _between(curves: list[CollectiveCurve], kind: str, message_bytes: float, pla
 
 
 def link_factor(kind: str, placement: Placement) -> float:
-    """How much of a message crosses the links of a node, each way.
+    """How many times a message crosses the links of a node, each way.
 
-    That of nccl-tests' bus bandwidth, but for an all-reduce over two nodes: NCCL's trees send a node's sum across once,
-    where a ring sends nearly twice as much. So it reached 339 GB/s of bus bandwidth on links of 200 GB/s a node, and
-    362 where over four nodes it reached 160 (``nccl_h100_multinode.csv``, ``nanotron_nccl_bandwidth_h100_efa.csv``).
+    That of nccl-tests' bus bandwidth, but for two. In an all-to-all each rank of a node sends all other nodes something
+    else: their shares add up. In an all-reduce over two nodes NCCL's trees send a node's sum across once, where a ring
+    sends nearly twice as much. So it reached 339 GB/s of bus bandwidth on links of 200 GB/s a node, and 362 where over
+    four nodes it reached 160 (``nccl_h100_multinode.csv``, ``nanotron_nccl_bandwidth_h100_efa.csv``).
 
     >>> link_factor("all_reduce", Placement(16, 2)), link_factor("all_reduce", Placement(32, 4))
     (1.0, 1.9375)
+    >>> link_factor("all_to_all", Placement(16, 2)), link_factor("all_to_all", Placement(32, 4))
+    (4.0, 6.0)
     """
+    if kind == "all_to_all":
+        return placement.ranks_of_node * (1 - 1 / placement.nodes)
     if kind == "all_reduce" and placement.nodes == 2:
         return 1.0
     return float(bus_factor(kind, placement.ranks))
@@ -351,14 +356,20 @@ def _across(fabric: Fabric, kind: str, message_bytes: float, placement: Placemen
 
 def large_message_us(fabric: Fabric, links: NodeLinks, kind: str, message_bytes: float, placement: Placement) -> float:
     """What a message over nodes takes by bandwidth, and by the latency of each rank beside it."""
-    gb_per_s = _gb_per_s(fabric, links, placement)
-    moving_us = message_bytes * link_factor(kind, placement) / gb_per_s / 1e3
+    moving_us = _moving_us(fabric, links, kind, message_bytes, placement)
     latency_us = links.latency_us_per_rank * placement.ranks
     if kind == "p2p":
         latency_us = small_latency_us(kind, placement, links.hop_us)
-    # Where the node is the slower one, it decides: its ranks pass the whole message among themselves.
-    moving_us = max(moving_us, _inside_us(fabric, kind, message_bytes, placement))
     return float((moving_us**_OVERLAP + latency_us**_OVERLAP) ** (1 / _OVERLAP))
+
+
+def _moving_us(fabric: Fabric, links: NodeLinks, kind: str, message_bytes: float, placement: Placement) -> float:
+    """What a message over nodes takes by bandwidth at the least, however it goes: that of the links between nodes.
+
+    Where the node is the slower one, it decides: its ranks pass the whole message among themselves.
+    """
+    crossing_us = message_bytes * link_factor(kind, placement) / _gb_per_s(fabric, links, placement) / 1e3
+    return max(crossing_us, _inside_us(fabric, kind, message_bytes, placement))
 
 
 def _gb_per_s(fabric: Fabric, links: NodeLinks, placement: Placement) -> float:
@@ -383,7 +394,8 @@ def _or_small(
         return price
     gb_per_s = min(_SMALL_GB_PER_S, 0.5 * _gb_per_s(fabric, links, placement))
     latency_us = small_latency_us(kind, placement, links.hop_us)
-    small_us = max(latency_us + message_bytes / gb_per_s / 1e3, _inside_us(fabric, kind, message_bytes, placement))
+    moving_us = _moving_us(fabric, links, kind, message_bytes, placement)
+    small_us = max(latency_us + message_bytes / gb_per_s / 1e3, moving_us)
     if latency_us <= price.duration_us <= small_us:
         return price
     return _priced(

@@ -104,6 +104,25 @@ def test_an_all_reduce_over_two_nodes_crosses_their_links_once() -> None:
     assert four == pytest.approx(two * 2 * 31 / 32, rel=1e-3)
 
 
+@pytest.mark.parametrize("nodes", [2, 8, 32])
+@pytest.mark.parametrize("gigabits", [400, 3200])
+def test_an_all_to_all_takes_no_less_than_what_leaves_its_nodes_over_their_links(gigabits: int, nodes: int) -> None:
+    fabric = find_fabric(f"h200+{gigabits}gb")
+    for per_node in (1, 2, 8):
+        for size in (MIB, 64 * MIB, 1024 * MIB):
+            leaves = per_node * size * (nodes - 1) / nodes
+            price = price_collective(fabric, "all_to_all", size, Placement(per_node * nodes, nodes))
+            assert price.duration_us >= leaves / (gigabits / 8 * per_node / 8) / 1e3
+
+
+@pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"])
+def test_a_small_message_over_slow_links_takes_no_less_than_their_bandwidth_allows(kind: str) -> None:
+    links = NodeLinks(gb_per_s=1.0)
+    for size in (1024, MIB, 16 * MIB):
+        price = price_collective(Fabric("f", 8, (), {"*": links}), kind, size, Placement(32, 4))
+        assert price.duration_us >= size * (3 / 4) / links.gb_per_s / 1e3
+
+
 def test_links_of_an_all_reduce_over_two_nodes_are_those_that_it_was_measured_on(tmp_path: Path) -> None:
     path = tmp_path / "all_reduce.log"
     path.write_text(NCCL_LOG)
