@@ -34,10 +34,10 @@ def work_of_step(strategy: str, size: str, device: str) -> tuple[StepWork, float
     seen: list[tuple[StepWork, float, float]] = []
     original = TimedRank.slow_down
 
-    def noted(self: TimedRank, duration_us: float, communication_us: float, *others: Any) -> bool:
+    def noted(self: TimedRank, duration_us: float, held_us: float, *others: Any) -> bool:
         work = sum((work for work, _ in self.worked.values()), StepWork())
-        seen.append((work, duration_us, communication_us))
-        return original(self, duration_us, communication_us, *others)
+        seen.append((work, duration_us, held_us))
+        return original(self, duration_us, held_us, *others)
 
     TimedRank.slow_down = noted  # type: ignore[method-assign]
     try:

@@ -161,7 +161,9 @@ def main() -> None:
             if rank == 0:
                 error = 100 * (played.duration_us / slower - 1)
                 cells[1:4] = [f"{slower / 1e3:.1f}", f"{played.duration_us / 1e3:.1f}", f"{error:+.1f}"]
-            pairs = (own.compute_us, line.compute_us, own.exposed_us, line.exposed_us)
+            # A profiler sees a collective that waits for other ranks run.
+            exposed_us = line.exposed_us + line.bubble_us
+            pairs = (own.compute_us, line.compute_us, own.exposed_us, exposed_us)
             lines.append("| " + " | ".join(map(str, [*cells, *(f"{us / 1e3:.1f}" for us in pairs)])) + " |")
             print(lines[-1], flush=True)
     if options.output:

@@ -11,8 +11,8 @@ class PlannedRank:
     """What one rank's devices and host would do in a step, in microseconds.
 
     ``compute_us`` is time in which a kernel runs, ``communication_us`` that in which a collective does, of which
-    ``exposed_us`` has no kernel beside it; ``bubble_us`` is the part of the rank's time in which it waits for another
-    stage of a pipeline, ``idle_us`` the rest. ``stands_for`` says how many ranks are like it.
+    ``exposed_us`` has no kernel beside it; ``bubble_us`` is the part of the rank's time in which it waits for other
+    ranks, as for another stage of a pipeline, ``idle_us`` the rest. ``stands_for`` says how many ranks are like it.
     """
 
     rank: int

@@ -267,7 +267,7 @@ class Composer:
     ) -> TimedEntry:
         key = ("pair", source, target, action.kind, action.micro_batch)
         stream = f"{what} {action.kind} {source if what == 'receive' else target}"
-        return TimedEntry(what, "communication", move_us, stream, after=after, meets=key, is_bubble=True)
+        return TimedEntry(what, "communication", move_us, stream, after=after, meets=key, is_message=True)
 
     def gradient_bytes(self, stage: int) -> float:
         weights = parameters_of_rank(self.model, self.layout, is_first=stage == 0, is_last=stage == self.layout.pp - 1)

@@ -64,8 +64,7 @@ def price_ranks(
     _drop_absent(timed)
     played = play({rank: each.entries for rank, each in timed.items()}, sharing=sharing)
     slowed = [
-        each.slow_down(played.duration_us, played.ranks[rank].communication_us, model.machine)
-        for rank, each in timed.items()
+        each.slow_down(played.duration_us, played.ranks[rank].held_us, model.machine) for rank, each in timed.items()
     ]
     if any(slowed):
         played = play({rank: each.entries for rank, each in timed.items()}, sharing=sharing)

@@ -121,10 +121,10 @@ class TimedRank:
         """The same entries, launched by a host that goes on at once."""
         return [replace(entry, host_after=()) if entry.host_after else entry for entry in self.entries]
 
-    def slow_down(self, duration_us: float, communication_us: float, machine: Machine) -> bool:
+    def slow_down(self, duration_us: float, held_us: float, machine: Machine) -> bool:
         """Make entries as long as the power limit leaves them in a run of steps of ``duration_us``; whether any is.
-        Collectives run, or wait for their ranks, for ``communication_us`` of a step."""
-        step = sum((work for work, _ in self.worked.values()), StepWork(collectives_us=communication_us))
+        Collectives run, or wait for their ranks, for ``held_us`` of a step."""
+        step = sum((work for work, _ in self.worked.values()), StepWork(collectives_us=held_us))
         clock = mean_clock(step, duration_us, machine, is_lasting=True)
         found = False
         for place, (work, longer) in self.worked.items():
@@ -280,7 +280,7 @@ class EntryMaker:
                 host_us,
                 after,
                 meets=self._meets(operation, ranks, peer),
-                is_bubble=is_pair,
+                is_message=is_pair,
             ),
             0.0,
         )

@@ -46,7 +46,7 @@ class TimedEntry:
     list whose end it waits for besides its own stream; ``host_after`` those that the host waits for before it launches
     this one. Entries of several ranks with the same ``meets`` are one collective. ``sharing`` is what kind of kernel
     it is to a collective beside it (a key of ``Sharing.kernels``); ``rounds`` stands in for that kind's factor where
-    they are known. ``is_bubble`` says that waiting for it is waiting for another stage of a pipeline.
+    they are known. ``is_message`` says that it goes from one rank to another, as between stages of a pipeline.
     """
 
     label: str
@@ -58,7 +58,7 @@ class TimedEntry:
     host_after: tuple[int, ...] = ()
     meets: tuple[Any, ...] | None = None
     sharing: str = "other"
-    is_bubble: bool = False
+    is_message: bool = False
     rounds: Rounds | None = None
 
     @property
@@ -108,7 +108,10 @@ class PlayedEntry:
 class RankTimeline:
     """What one rank did; ``entries`` in the order of what was given.
 
-    ``bubble_us`` is how long it waits for other stages of a pipeline, also behind its own last entry.
+    ``communication_us`` is how long collectives and messages move, ``exposed_us`` of that with no kernel beside them.
+    ``bubble_us`` is how long it does nothing but wait in them for other ranks, as for other stages of a pipeline, also
+    behind its own last entry. ``held_us`` is how long collectives hold multiprocessors: they move, or wait for ranks;
+    messages while they move.
     """
 
     entries: tuple[PlayedEntry, ...]
@@ -117,6 +120,7 @@ class RankTimeline:
     exposed_us: float
     bubble_us: float
     host_us: float
+    held_us: float
 
     @property
     def end_us(self) -> float:
@@ -156,7 +160,7 @@ def play(ranks: Mapping[int, Sequence[TimedEntry]], *, sharing: Sharing = ALONE)
 
 def _begins_by_waiting(entries: Sequence[TimedEntry], timeline: RankTimeline) -> bool:
     """Whether a rank's step begins by waiting for another stage: having ended, it waits for the others' next step."""
-    first = next((played for played, entry in zip(timeline.entries, entries, strict=True) if entry.is_bubble), None)
+    first = next((played for played, entry in zip(timeline.entries, entries, strict=True) if entry.is_message), None)
     return first is not None and first.start_us > first.ready_us
 
 
@@ -397,19 +401,15 @@ class _Player:
         compute = merge_spans(
             [(p.start_us, p.end_us) for p, e in zip(played, entries, strict=True) if e.kind == "compute"]
         )
-        moving = merge_spans(
-            [
-                (p.start_us if e.is_bubble else p.ready_us, p.end_us)
-                for p, e in zip(played, entries, strict=True)
-                if e.kind == "communication"
-            ]
-        )
-        waits = merge_spans([(p.ready_us, p.start_us) for p, e in zip(played, entries, strict=True) if e.is_bubble])
+        communication = [(p, e) for p, e in zip(played, entries, strict=True) if e.kind == "communication"]
+        moving = merge_spans([(p.start_us, p.end_us) for p, _ in communication])
+        waits = merge_spans([(p.ready_us, p.start_us) for p, _ in communication])
+        held = merge_spans([(p.start_us if e.is_message else p.ready_us, p.end_us) for p, e in communication])
         compute_us, moving_us = _length(compute), _length(moving)
         covered = merge_spans([*compute, *moving])
         exposed_us = _length(covered) - compute_us
         bubble_us = _length(merge_spans([*covered, *waits])) - _length(covered)
-        return RankTimeline(played, compute_us, moving_us, exposed_us, bubble_us, self.host_busy[rank])
+        return RankTimeline(played, compute_us, moving_us, exposed_us, bubble_us, self.host_busy[rank], _length(held))
 
 
 def _deciding(

@@ -59,7 +59,7 @@ def plan_document(step: PlannedStep, dry_run: DryRun | None = None) -> Document:
         total = format_us(step.communication_us)
         facts.append(("communication", f"{total}, of which {exposed} has no kernel beside it"))
     if step.bubble_us:
-        facts.append(("bubble", f"{format_us(step.bubble_us)} of waiting for other stages, the mean over the ranks"))
+        facts.append(("bubble", f"{format_us(step.bubble_us)} of waiting for other ranks, the mean over all"))
     if step.peak_allocated_bytes is not None:
         facts.append(("peak memory", f"{format_bytes(step.peak_allocated_bytes)} allocated"))
     blocks: list[Block] = [Facts(tuple(facts))]

@@ -106,7 +106,8 @@ def test_a_rank_that_comes_late_makes_the_other_wait() -> None:
     both = plan_price([quick, slow], MODEL, FABRIC, sharing=FREE)
     assert both.world_size == 2
     assert both.duration_us > alone.duration_us
-    assert both.ranks[0].exposed_us > both.ranks[1].exposed_us
+    assert both.ranks[0].bubble_us > both.ranks[1].bubble_us == 0
+    assert both.ranks[0].exposed_us == pytest.approx(both.ranks[1].exposed_us)
 
 
 def test_sends_meet_receives_in_order() -> None:

@@ -44,7 +44,9 @@ def test_a_collective_starts_when_the_last_rank_arrives() -> None:
     assert played.duration_us == 16
     waiting, last = played.ranks[0].entries[1], played.ranks[1].entries[1]
     assert (waiting.ready_us, waiting.start_us, last.start_us) == (2, 10, 10)
-    assert played.ranks[0].exposed_us == 13
+    assert (played.ranks[0].bubble_us, played.ranks[1].bubble_us) == (8, 0)
+    assert [line.communication_us for line in played.ranks.values()] == [5, 5]
+    assert [line.held_us for line in played.ranks.values()] == [13, 5]
     assert played.decided_by == {"compute": 11, "communication": 5}
 
 
@@ -78,12 +80,21 @@ def test_what_waits_for_a_rank_that_never_comes_is_named() -> None:
 
 
 def test_waiting_for_another_stage_is_a_bubble_and_moving_is_communication() -> None:
-    receive = TimedEntry("recv", "communication", 1, stream="pipe", meets=("pair", 0, 1, 1), is_bubble=True)
-    send = TimedEntry("send", "communication", 1, stream="pipe", meets=("pair", 0, 1, 1), after=(0,), is_bubble=True)
+    receive = TimedEntry("recv", "communication", 1, stream="pipe", meets=("pair", 0, 1, 1), is_message=True)
+    send = TimedEntry("send", "communication", 1, stream="pipe", meets=("pair", 0, 1, 1), after=(0,), is_message=True)
     played = play({0: [kernel(9), send], 1: [receive, kernel(4, after=(0,))]})
     assert played.duration_us == 14
     assert played.ranks[1].bubble_us == 9
     assert played.ranks[1].communication_us == played.ranks[1].exposed_us == 1
+
+
+def test_waiting_for_a_longer_stage_in_the_last_collective_is_a_bubble() -> None:
+    def stage(long_us: float) -> list[TimedEntry]:
+        norm = collective(2, after=(0,), meets=("all_reduce", (0, 1), 1))
+        return [kernel(long_us), norm, kernel(1, after=(1,))]
+
+    played = play({0: stage(40), 1: stage(15)})
+    assert [(line.exposed_us, line.bubble_us) for line in played.ranks.values()] == [(2, 0), (2, 25)]
 
 
 def pipeline(stages: int, micro_batches: int) -> dict[int, list[TimedEntry]]:
@@ -91,7 +102,7 @@ def pipeline(stages: int, micro_batches: int) -> dict[int, list[TimedEntry]]:
     ranks: dict[int, list[TimedEntry]] = {stage: [] for stage in range(stages)}
 
     def message(sender: int, receiver: int, what: str, number: int) -> dict[str, object]:
-        return {"meets": (what, sender, receiver, number), "is_bubble": True}
+        return {"meets": (what, sender, receiver, number), "is_message": True}
 
     for what, duration_us, way in (("forward", 1.0, 1), ("backward", 2.0, -1)):
         for stage, entries in ranks.items():
@@ -164,7 +175,7 @@ def test_a_collective_that_waits_for_another_rank_slows_the_kernels_beside_it() 
 def test_a_message_that_waits_for_its_stage_slows_the_kernels_beside_it() -> None:
     def entries(late_us: float) -> list[TimedEntry]:
         moving = collective(1, after=(0,), meets=("pair", 0, 1))
-        return [kernel(late_us), replace(moving, is_bubble=True), kernel(10)]
+        return [kernel(late_us), replace(moving, is_message=True), kernel(10)]
 
     sharing = Sharing({"other": 1.5}, {"other": 1.0})
     line = play({0: entries(1), 1: entries(50)}, sharing=sharing).ranks[0]
