@@ -186,7 +186,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
     ``devices`` is how many of a node there are, on which tensors may be put.
     After ``end`` threads other than the first one to enter it go no further than their next operator; the first calls
     ``on_over`` before each.
-    ``on_collective`` is given each operator on process groups, with its arguments, before it is called, and
+    Each of ``on_collective`` is given each operator on process groups, with its arguments, before it is called, and
     ``n_operators`` counts those that the program has called, without what is traced while something compiles; each of
     ``flows`` is told of these, with what they make, and ``handling`` of what the plan takes for them.
     """
@@ -212,7 +212,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         self.flows: list[Follower] = []
         self._data_bytes = 0
         self.on_over: Callable[[], None] | None = None
-        self.on_collective: Callable[[Any, Sequence[Any], Mapping[str, Any]], None] | None = None
+        self.on_collective: tuple[Callable[[Any, Sequence[Any], Mapping[str, Any]], None], ...] = ()
 
     @property
     def enter_stack(self) -> list[Any]:
@@ -370,8 +370,9 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         here = self._of_thread
         if not here.is_inside and TracingContext.try_get() is None:
             self.n_operators += 1
-        if self.on_collective is not None and getattr(func, "namespace", None) in _OF_GROUPS and not here.is_inside:
-            self.on_collective(func, args, kwargs)
+        if self.on_collective and getattr(func, "namespace", None) in _OF_GROUPS and not here.is_inside:
+            for asked in self.on_collective:
+                asked(func, args, kwargs)
         if not here.is_inside and self._stays_real(func, args, kwargs):
             return self.handling.computed(func, args, kwargs)
         # What is made of other tensors (distributed ones) is asked of these, by rules of its class.

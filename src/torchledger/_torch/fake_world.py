@@ -16,15 +16,17 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
 from fnmatch import fnmatch
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as core
 from torch._compile import _disable_dynamo
+from torch._guards import TracingContext
 from torch.distributed import distributed_c10d as c10d
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from torchledger._torch.eager_calls import collective_call
 from torchledger._torch.fake_late_hooks import begin_hooks_soon
 from torchledger._torch.fake_messages import Messages
 from torchledger._torch.fake_pipelines import let_pipelines_run
@@ -73,7 +75,7 @@ class FakeWorld:
 
     ``hints`` say what of the program does not divide over the ranks: the reason, where it fails. ``notes`` are on the
     step that the program is had to make. ``on_message`` is told of each ``"send"`` and ``"recv"`` that is asked for,
-    and of the other rank.
+    and of the other rank. ``backed`` are the devices for which the group that is made has a backend.
     """
 
     spec: WorldSpec
@@ -87,6 +89,7 @@ class FakeWorld:
     asked_groups: set[tuple[int, ...]] = field(default_factory=set)
     messages: Messages = field(init=False)
     on_message: Callable[[Any, int], None] | None = None
+    backed: frozenset[str] = frozenset(_DEVICES)
     _undo: ExitStack = field(default_factory=ExitStack)
 
     def __post_init__(self) -> None:
@@ -151,6 +154,19 @@ class FakeWorld:
         """Note something on the step that the program is had to make, once."""
         if said not in self.notes:
             self.notes.append(said)
+
+    def check_backend(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Raises what torch raises where an operator is given tensors on a device for which its group has no backend,
+        as tensors of the host and a group of NCCL's alone."""
+        if TracingContext.try_get() is not None or (heard := collective_call(func, args, kwargs)) is None:
+            return
+        _, name, _ = heard
+        if name is None:
+            return
+        backed = {device.type for device in c10d._resolve_process_group(cast(Any, name))._device_types}
+        for tensor in tensors_in((args, kwargs)):
+            if tensor.device.type not in backed:
+                raise RuntimeError(f"No backend type associated with device type {tensor.device.type}")
 
 
 def environment_of(spec: WorldSpec) -> Mapping[str, str]:
@@ -273,7 +289,8 @@ class FakeGroup(dist.ProcessGroup):
         self._inner = dist.ProcessGroup(common.store, *place)
         backend = core.FakeProcessGroup._create_internal(*place)
         for device in map(torch.device, _DEVICES):
-            self._register_backend(device, kind, backend)
+            if device.type in world.backed:
+                self._register_backend(device, kind, backend)
             self._inner._register_backend(device, kind, backend)
         self._inner._set_default_backend(kind)
         self._ranks = tuple(common.global_ranks_in_group or range(common.group_size))
@@ -422,13 +439,15 @@ def _replace_rendezvous(world: FakeWorld, patches: Patches) -> None:
 
     def helper(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         args, asked = (*args[:3], BACKEND, *args[4:]), str(args[3])
+        asked = asked if asked != "undefined" else "nccl"
+        world.backed = frozenset(c10d.BackendConfig(c10d.Backend(asked)).get_device_backend_map())
         kwargs = {name: value for name, value in kwargs.items() if name not in ("backend_options", "pg_options")}
         kwargs.pop("device_id", None)
         result = original(*args, **kwargs)
         group = result[0] if isinstance(result, tuple) else result
         if isinstance(group, FakeGroup):
             _, store = c10d._world.pg_map[group]
-            c10d._world.pg_map[group] = (asked if asked != "undefined" else "nccl", store)
+            c10d._world.pg_map[group] = (asked, store)
         return result
 
     replace_everywhere(patches, c10d.rendezvous, rendezvous)

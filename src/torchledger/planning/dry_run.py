@@ -779,7 +779,8 @@ def _run_without_device(
         fake.tensors.on_over = ending.check
         fake.threads.on_error = ending.thread_failed
         rare = RareCollectives()
-        fake.tensors.on_collective = None if around is None else rare.asked
+        if around is not None:
+            fake.tensors.on_collective += (around.check_backend, rare.asked)
         devices = (device,) * place[1]
         loading = StepLoading(fake.loading.seconds)
         hearer = _StepHearer(

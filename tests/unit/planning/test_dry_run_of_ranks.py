@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ import pytest
 import torch
 from torch import distributed as dist
 from torch import nn
+from torch.distributed import _functional_collectives as functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 from torchledger.books import read_memory
+from torchledger.errors import PlanError
 from torchledger.nouns import Collective, Device, Step, StepCall, WorldSpec
 from torchledger.planning.dry_run import DryRunOutcome, run_without_device
 from torchledger.store import open_ledger
@@ -479,3 +482,29 @@ def test_processes_of_a_loader_make_rows_of_a_data_set_that_has_no_values(tmp_pa
     with open_ledger(tmp_path / "plan.ledger") as ledger:
         calls = [call for call in ledger.read(StepCall) if call.name == "aten::addmm"]
     assert [call.arguments[1].shape for call in calls] == [(4, 16)]
+
+
+@pytest.mark.parametrize(("backend", "fails"), [("nccl", True), (None, True), ("cpu:gloo,cuda:nccl", False)])
+@pytest.mark.parametrize("is_functional", [False, True])
+def test_a_tensor_of_the_host_is_exchanged_only_in_groups_that_have_a_backend_for_it(
+    backend: str | None, fails: bool, is_functional: bool, tmp_path: Path
+) -> None:
+    def program() -> None:
+        dist.init_process_group(backend)
+        part = dist.new_group([0, 1])
+        layer = nn.Linear(8, 8).cuda()
+        optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+        for _ in range(8):
+            layer(torch.zeros(4, 8, device="cuda")).sum().backward()
+            dist.all_reduce(layer.weight.grad, group=part)
+            dist.barrier()
+            counted = torch.tensor([4])
+            if is_functional:
+                functional.all_reduce(counted, "sum", part).add(1)
+            else:
+                dist.all_reduce(counted, group=part)
+            optimizer.step()
+
+    said = r"test_dry_run_of_ranks.py:\d+: RuntimeError: No backend type associated with device type cpu\."
+    with pytest.raises(PlanError, match=said) if fails else nullcontext():
+        run_without_device(program, tmp_path / "plan.ledger", GPU, world=WorldSpec(0, 2))
