@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_unflatten
 
+from torchledger._torch.fake_chances import CHANCE, MARKED, SHARE, note_chances
 from torchledger._torch.fake_gradients import asks_for_zeros
 from torchledger._torch.fake_quantized import QUANTIZED
 from torchledger._torch.fake_ranges import taken_by
@@ -132,6 +133,8 @@ def note_choices(func: Any, args: Sequence[Any], result: Any) -> None:
     uniform random numbers a limit leaves its own share.
     """
     name = func.name().partition(".")[0]
+    if note_chances(func, args, result):
+        return
     if name in _UNIFORM:
         result._is_uniform = True
     elif name == "aten::cat":
@@ -140,8 +143,8 @@ def note_choices(func: Any, args: Sequence[Any], result: Any) -> None:
         return
     elif func._schema.is_mutable and hasattr(args[0], "_is_uniform"):
         del args[0]._is_uniform
-    elif name in _BELOW | _ABOVE and hasattr(args[0], "_is_uniform") and type(args[1]) is float:
-        below = min(max(args[1], 0.0), 1.0)
+    elif name in _BELOW | _ABOVE and hasattr(args[0], "_is_uniform") and (limit := _limit_of(args[1])) is not None:
+        below = min(max(limit, 0.0), 1.0)
         result._share = below if name in _BELOW else 1 - below
     elif name in CHOOSES and args[0].dim():
         chosen = result[-1] if isinstance(result, (tuple, list)) else result
@@ -167,6 +170,11 @@ def note_choices(func: Any, args: Sequence[Any], result: Any) -> None:
         for attribute in KEPT_OF_CHOICES:
             if hasattr(args[0], attribute):
                 setattr(result, attribute, getattr(args[0], attribute))
+
+
+def _limit_of(value: Any) -> float | None:
+    """What random numbers are compared with: one number, or a tensor of chances that are all the same."""
+    return value if type(value) is float else getattr(value, CHANCE, None)
 
 
 def _share_put(mask: Any, places: Sequence[Any]) -> float | None:
@@ -224,7 +232,7 @@ _BELOW, _ABOVE = frozenset(("aten::lt", "aten::le")), frozenset(("aten::gt", "at
 CHOOSES = ("aten::topk", "aten::argmax", "aten::argmin", "aten::max", "aten::min", "aten::sort")
 """Operators whose numbers choose, whatever they are given."""
 
-KEPT_OF_CHOICES = ("_choices", "_share", "_is_uniform")
+KEPT_OF_CHOICES = ("_choices", SHARE, "_is_uniform", CHANCE, MARKED)
 """The attributes of a fake tensor that ``note_choices`` keeps with it."""
 
 _PUTS = ("aten::scatter_", "aten::scatter")
@@ -260,7 +268,7 @@ def _taken(mask: Any) -> int:
     share = getattr(mask, "_share", 1.0)
     if mask.dtype is torch.bool:
         mask._share = share  # sums over the mask are of what is found here
-    return math.ceil(mask.numel() * share)
+    return math.ceil(round(mask.numel() * share, 6))
 
 
 def _masked(tensor: Any, mask: Any) -> Any:

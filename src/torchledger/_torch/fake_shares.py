@@ -60,7 +60,7 @@ _MAKES = frozenset(f"aten::{name}" for name in ("full", "arange", "zeros", "ones
 _FILLED: Mapping[str, int | None] = {
     **dict.fromkeys(("aten::ones_like", "aten::new_ones", "aten::ones"), 1),
     **dict.fromkeys(("aten::zeros_like", "aten::new_zeros", "aten::zeros"), 0),
-    **dict.fromkeys(("aten::full_like", "aten::new_full", "aten::full"), None),
+    **dict.fromkeys(("aten::full_like", "aten::new_full", "aten::full", "aten::scalar_tensor"), None),
 }
 """The number that a tensor is filled with; ``None`` where the last argument is that."""
 
