@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import quote
 
 from torchledger._torch.fake_shares import forget_value, is_small, keep_value, origin_of, value_of
-from torchledger.nouns import RUNNING, WorldSpec
+from torchledger.nouns import NUMBERS, RUNNING, WorldSpec
 
 _LOOKS_AGAIN_S = 0.05
 _MOST_SENT = 1 << 10
@@ -117,4 +117,4 @@ class Messages:
         return (Path(self.spec.mail or "") / f"request_{rank}{RUNNING}").exists()
 
     def _path(self, source: int, to: int, group: str) -> Path:
-        return Path(self.spec.mail or "") / f"numbers_{source}_{to}_{quote(group, safe='')}.jsonl"
+        return Path(self.spec.mail or "") / f"{NUMBERS}{source}_{to}_{quote(group, safe='')}.jsonl"

@@ -22,6 +22,7 @@ from torchledger.nouns.compilation import Compilation
 from torchledger.nouns.device import Ceilings, Device, Environment, Host
 from torchledger.nouns.dry_run import (
     CUDA_GRAPH,
+    NUMBERS,
     RUNNING,
     STEP_GRAPH,
     DryRun,
@@ -98,6 +99,7 @@ from torchledger.nouns.value_stats import (
 
 __all__ = [
     "CUDA_GRAPH",
+    "NUMBERS",
     "RUNNING",
     "STEP_GRAPH",
     "Access",

@@ -23,6 +23,9 @@ class StandIn:
 RUNNING = ".running"
 """Beside a request for a rank (``request_4.json``) lies a file of this suffix while that rank is recorded."""
 
+NUMBERS = "numbers_"
+"""So begin the names of the files, in a world's ``mail``, that hold the small whole numbers which ranks send others."""
+
 
 @dataclass(frozen=True)
 class WorldSpec:

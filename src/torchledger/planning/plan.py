@@ -24,7 +24,8 @@ from torchledger.planning.kept_prices import keep_prices, times_of_calls
 from torchledger.planning.price import price_ranks, roofline_note
 from torchledger.planning.rank_entries import RankProgram
 from torchledger.planning.rare_collectives import rare_note
-from torchledger.planning.world import Script, program_of, record_ranks
+from torchledger.planning.unlike_ranks import MOST_RUN
+from torchledger.planning.world import RecordedRank, Script, program_of, record_ranks
 from torchledger.predicting.devices import find_model
 from torchledger.predicting.launches import rounding_of
 from torchledger.predicting.operators import ROOFLINE
@@ -149,7 +150,7 @@ def plan_world(
             step = replace(step, notes=(*step.notes, _ALONE))
         elif world > 1 and (rare := rare_note(dry_run, links, _exchanged_bytes(programs))) is not None:
             step = replace(step, notes=(rare, *step.notes))
-        step = replace(step, notes=(*step.notes, *_of_host_tensors(programs)))
+        step = replace(step, notes=(*_of_guessed_ranks(recorded), *step.notes, *_of_host_tensors(programs)))
         if mesh is not None and (unlike := unlike_mesh(mesh, _sizes_of(dry_run))) is not None:
             step = replace(step, notes=(unlike, *step.notes))
         step = with_fit(step, memory_of(model))
@@ -165,6 +166,17 @@ def _dropped(name: str) -> Iterator[Path]:
     """Where a plan is made that nobody keeps."""
     with tempfile.TemporaryDirectory(prefix="torchledger-plan-") as folder:
         yield Path(folder) / name
+
+
+def _of_guessed_ranks(recorded: Sequence[RecordedRank]) -> Iterator[str]:
+    """That some ranks may differ from the ones that stand for them, where that is so."""
+    guessed = sorted(rank for each in recorded for rank in each.guessed)
+    if guessed:
+        yield (
+            f"{len(guessed):,} of the ranks from {guessed[0]:,} to {guessed[-1]:,} may do something else than the ones "
+            "that stand for them (`show` says which): they lie between ranks that differ, and were not run (at most "
+            f"{MOST_RUN} are); what they wait for is not in the price"
+        )
 
 
 def _of_host_tensors(programs: Sequence[RankProgram]) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """The ranks of a world that is not there: which of them differ, each recorded once, and what prices them together.
 
 Ranks run the same program on shares of the same size, so that one stands for all, but for the stages of a pipeline: one
-rank of each stage is recorded, the first stage first, as it tells the next one the shapes that it sends.
+rank of each stage is recorded, the first stage first, as it tells the next one the shapes that it sends. Whose schedule
+is torch's is told by its group, of other programs by what ranks do that send each other messages (``unlike_ranks``).
 """
 
 from __future__ import annotations
@@ -19,20 +20,18 @@ from torchledger.books import read_memory
 from torchledger.capturing.process import check_script
 from torchledger.errors import PlanError, TorchledgerError, UsageError
 from torchledger.memory.elsewhere import memory_on
-from torchledger.nouns import Collective, Device, DryRun, Launch, Step, StepCall, WorldSpec
+from torchledger.nouns import NUMBERS, Collective, Device, DryRun, Launch, Step, StepCall, WorldSpec
 from torchledger.planning.rank_entries import RankProgram
 from torchledger.planning.rank_processes import RankProcesses
 from torchledger.planning.turns import Turn
 from torchledger.planning.turns_of_messages import TurnOfMessages, turn_told
+from torchledger.planning.unlike_ranks import MOST_RUN, RankTraits, find_unlike_ranks, traits_of
 from torchledger.predicting.launches import rounding_of
 from torchledger.stepping.communication import PIPELINE
 from torchledger.store import open_ledger
 from torchledger.store.job import empty_job, write_head
 from torchledger.work.meshes import check_mesh, parse_mesh
 from torchledger.work.stage_mail import stage_mail, stage_reader
-
-_MOST_STAGES = 16
-"""So many stages of a pipeline are recorded each; of more the first ones, and the last two."""
 
 _MOST_NAMED = 8
 
@@ -48,11 +47,13 @@ class Script:
 
 @dataclass(frozen=True)
 class RecordedRank:
-    """A rank that was recorded, the ledger that holds its step, and the ranks whose steps are like it."""
+    """A rank that was recorded, the ledger that holds its step, the ranks whose steps are like it, and which of these
+    are ``guessed`` to be, as no more ranks were run."""
 
     rank: int
     ledger: Path
     stands_for: tuple[int, ...]
+    guessed: tuple[int, ...] = ()
 
 
 def world_of(size: int | None, mesh: str | None) -> int:
@@ -115,20 +116,21 @@ def record_ranks(
             turn = _turn(spec)
             # All run one program: where the first has looked on for rarer steps in vain, there are none to look for.
             ways = How(looks_for_rarer=not _steady(spec).exists(), looks_for_turns=turn is not None, turn=turn)
-            stages = _stages(pipeline) if rank is None else [rank]
-            if rank is None:
+
+            def record_unlike() -> list[RecordedRank]:
+                if rank is not None:
+                    return [RecordedRank(rank, recorded[rank], tuple(range(world)))]
+                if spec.rank in recorded and _sends_by_hand(recorded[spec.rank], Path(mail)):
+                    return _record_by_messages(record, spec, recorded[spec.rank])
                 _check_pipeline(pipeline, world)
-            specs = [replace(spec, rank=number) for number in stages]
-            ledgers = _record_until_told(record, specs, recorded, failed, Path(mail))
-            if not all(_are_alike(turn, _turn(each)) for each in specs[1:]):  # a rank that has no such turn
+                return _record_stages(record, spec, pipeline, recorded, failed)
+
+            found = record_unlike()
+            others = (replace(spec, rank=each.rank) for each in found if each.rank != spec.rank)
+            if not all(_are_alike(turn, _turn(each)) for each in others):  # a rank that has no such turn
                 ways = replace(ways, looks_for_turns=False, turn=None)
-                recorded = {spec.rank: record([spec])[0]}
-                ledgers = _record_until_told(record, specs, recorded, {}, Path(mail))
-    ranks = [] if rank is not None else _spread(pipeline, stages, world)
-    found = [
-        RecordedRank(number, ledger, ranks[place] if ranks else tuple(range(world)))
-        for place, (number, ledger) in enumerate(zip(stages, ledgers, strict=True))
-    ]
+                recorded, failed = {spec.rank: record([spec])[0]}, {}
+                found = record_unlike()
     write_head(
         folder,
         {
@@ -155,8 +157,47 @@ class How:
         return self.turn.of_rank(rank) if isinstance(self.turn, TurnOfMessages) else self.turn
 
 
+Record = Callable[[Sequence[WorldSpec]], list[Path]]
+"""Records some ranks: their ledgers."""
+
+
+def _record_by_messages(record: Record, first: WorldSpec, ledger: Path) -> list[RecordedRank]:
+    """The ranks that differ where the program sends messages between them by hand, of which the first has run."""
+    ledgers = {first.rank: ledger}
+
+    def run(ranks: Sequence[int]) -> list[RankTraits]:
+        ledgers.update(zip(ranks, record([replace(first, rank=each) for each in ranks]), strict=True))
+        return [traits_of(ledgers[each]) for each in ranks]
+
+    assert first.mail is not None
+    tells_sizes = any(Path(first.mail).glob(f"{NUMBERS}*"))
+    found = find_unlike_ranks(traits_of(ledger), run, first.size, in_order=tells_sizes)
+    for rank in ledgers.keys() - {each.rank for each in found}:
+        ledgers[rank].unlink()
+    return [RecordedRank(each.rank, ledgers[each.rank], each.stands_for, each.guessed) for each in found]
+
+
+def _record_stages(
+    record: Record,
+    first: WorldSpec,
+    pipeline: Sequence[int],
+    recorded: dict[int, Path],
+    failed: dict[int, TorchledgerError],
+) -> list[RecordedRank]:
+    """A rank of each stage of a pipeline, of which the first has run (``recorded``, or ``failed``)."""
+    assert first.mail is not None
+    stages = _stages(pipeline)
+    specs = [replace(first, rank=number) for number in stages]
+    ledgers = _record_until_told(record, specs, recorded, failed, Path(first.mail))
+    ranks = _spread(pipeline, stages, first.size)
+    return [
+        RecordedRank(number, ledger, some, tuple(each for each in some if _stage_of(each, pipeline) not in stages))
+        for number, ledger, some in zip(stages, ledgers, ranks, strict=True)
+    ]
+
+
 def _record_until_told(
-    record: Callable[[Sequence[WorldSpec]], list[Path]],
+    record: Record,
     ranks: Sequence[WorldSpec],
     recorded: dict[int, Path],
     failed: dict[int, TorchledgerError],
@@ -287,9 +328,25 @@ def _pipeline(ledger: Path) -> tuple[int, ...]:
     return groups[0] if groups else (run.world.rank if run.world is not None else 0,)
 
 
+def _sends_by_hand(ledger: Path, mail: Path) -> bool:
+    """Whether a rank exchanges messages, and no schedule or stage of torch's pipelines does it."""
+    if stage_mail(mail):
+        return False
+    with open_ledger(ledger) as opened:
+        by = {each.launched_by for each in opened.read(Collective) if each.operation in ("send", "recv")}
+    return bool(by) and PIPELINE not in by
+
+
 def _stages(pipeline: Sequence[int]) -> list[int]:
+    """The stages of a pipeline that are recorded: of a long one the first, and the last two."""
     ranks = list(pipeline)
-    return ranks if len(ranks) <= _MOST_STAGES else [*ranks[: _MOST_STAGES - 2], *ranks[-2:]]
+    return ranks if len(ranks) <= MOST_RUN else [*ranks[: MOST_RUN - 2], *ranks[-2:]]
+
+
+def _stage_of(rank: int, pipeline: Sequence[int]) -> int:
+    """The rank of a pipeline whose stage another rank has in its own."""
+    apart = pipeline[1] - pipeline[0] if len(pipeline) > 1 else 1
+    return pipeline[(rank // apart) % len(pipeline)]
 
 
 def _check_pipeline(pipeline: Sequence[int], world: int) -> None:
@@ -307,15 +364,11 @@ def _spread(pipeline: Sequence[int], stages: Sequence[int], world: int) -> list[
     >>> _spread((0, 2), (0, 2), 8)
     [(0, 1, 4, 5), (2, 3, 6, 7)]
     """
-    if len(pipeline) < 2:
-        return [tuple(range(world))]
-    apart = pipeline[1] - pipeline[0]
     recorded = {number: place for place, number in enumerate(stages)}
-    middle = recorded[stages[max(1, len(stages) - 3)]]
+    middle = recorded[stages[max(0, len(stages) - 3)]]
     found: list[list[int]] = [[] for _ in stages]
     for rank in range(world):
-        stage = pipeline[(rank // apart) % len(pipeline)]
-        found[recorded.get(stage, middle)].append(rank)
+        found[recorded.get(_stage_of(rank, pipeline), middle)].append(rank)
     return [tuple(each) for each in found]
 
 

@@ -8,17 +8,18 @@ from tests.factories import make_collective, make_device, make_run, make_step_ca
 
 from torchledger.errors import PlanError, UsageError
 from torchledger.nouns import DryRun, MadeGroup, WorldSpec
-from torchledger.planning import world
+from torchledger.planning import plan, world
 from torchledger.planning.turns import Turn
 from torchledger.planning.turns_of_messages import Beginning, TurnOfMessages
 from torchledger.planning.world import How, RecordedRank, Script, program_of, record_ranks, world_of
+from torchledger.stepping.communication import PIPELINE
 from torchledger.store import LedgerWriter
 from torchledger.work.stage_mail import StageReader, stage_mail
 
 
-def write_rank(path: Path, spec: WorldSpec, pipeline: tuple[int, ...] = ()) -> Path:
+def write_rank(path: Path, spec: WorldSpec, pipeline: tuple[int, ...] = (), by: str | None = PIPELINE) -> Path:
     groups = (MadeGroup("0", tuple(range(spec.size))), *([MadeGroup("1", pipeline)] if pipeline else []))
-    send = make_collective(operation="send", group="1", ranks=pipeline, peer=1, call=1)
+    send = make_collective(operation="send", group="1", ranks=pipeline, peer=1, call=1, launched_by=by)
     calls = [make_step_call(order=0), make_step_call(order=1, kind="collective", name="c10d::send", waits_for=(0,))]
     with LedgerWriter(path, force=True) as writer:
         writer.add(make_run(), DryRun("H200", world=spec, groups=groups), *calls, *([send] if pipeline else []))
@@ -141,6 +142,35 @@ def test_one_rank_stands_for_all_where_there_is_no_pipeline(tmp_path: Path, monk
     monkeypatch.setattr(world, "_record", record)
     (found,) = record_ranks(Script(__file__), tmp_path / "j.job", make_device(), 4)
     assert found.stands_for == (0, 1, 2, 3)
+
+
+def test_ranks_that_send_messages_by_hand_and_do_the_same_leave_one_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def record(*given: Any, how: How | None = None) -> list[Path]:
+        *_, folder, _, ranks, _ = given
+        asked.extend(each.rank for each in ranks)
+        return [write_rank(folder / f"{each.rank}.ledger", each, tuple(range(8)), by=None) for each in ranks]
+
+    asked: list[int] = []
+    monkeypatch.setattr(world, "_record", record)
+    (found,) = record_ranks(Script(__file__), tmp_path / "j.job", make_device(), 8)
+    assert (found.rank, found.stands_for, asked) == (0, tuple(range(8)), [0, 1, 7])
+    assert [path.name for path in (tmp_path / "j.job").glob("*.ledger")] == ["0.ledger"]
+
+
+def test_stages_of_a_long_pipeline_that_were_not_run_are_guessed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def record(*given: Any, how: How | None = None) -> list[Path]:
+        *_, folder, _, ranks, _ = given
+        return [write_rank(folder / f"{each.rank}.ledger", each, tuple(range(0, 36, 2))) for each in ranks]
+
+    monkeypatch.setattr(world, "_record", record)
+    found = record_ranks(Script(__file__), tmp_path / "j.job", make_device(), 36)
+    assert [(each.rank, each.guessed) for each in found if each.guessed] == [(26, (28, 29, 30, 31))]
+    (note,) = plan._of_guessed_ranks(found)
+    assert note.startswith("4 of the ranks from 28 to 31 may do something else than the ones that stand for them")
 
 
 def test_a_rank_that_fails_is_named_with_its_reason(tmp_path: Path) -> None:
