@@ -27,6 +27,7 @@ from torchledger.planning.rare_collectives import rare_note
 from torchledger.planning.unlike_ranks import MOST_RUN
 from torchledger.planning.world import RecordedRank, Script, program_of, record_ranks
 from torchledger.predicting.devices import find_model
+from torchledger.predicting.host_steps import expected_host
 from torchledger.predicting.launches import rounding_of
 from torchledger.predicting.operators import ROOFLINE
 from torchledger.predicting.overheads import Mode
@@ -73,7 +74,8 @@ def plan_program(
     model = find_model(device)
     known = None if host is None else find_host(host)
     with ledger_in_place(output, force=force) if output is not None else _dropped("plan.ledger") as path:
-        outcome = run_without_device(program, path, model.machine.device, argv=argv, pays=PaddingRule(lambda: model))
+        pays = PaddingRule(lambda: model, slowness=expected_host(known)[0])
+        outcome = run_without_device(program, path, model.machine.device, argv=argv, pays=pays)
         step, launches, _, _ = predict_ledger(
             model,
             path,
@@ -122,7 +124,14 @@ def plan_world(
     kept = None if output is None else job_folder(output)
     with job_in_place(kept, force=force) if kept is not None else _dropped("plan.job") as folder:
         recorded = record_ranks(
-            script, folder, model.machine.device, world, rank=rank, ranks_per_node=per_node, model=device
+            script,
+            folder,
+            model.machine.device,
+            world,
+            rank=rank,
+            ranks_per_node=per_node,
+            model=device,
+            slowness=expected_host(known)[0],
         )
         programs = [program_of(each, model.machine.device) for each in recorded]
         with open_ledger(recorded[0].ledger) as ledger:

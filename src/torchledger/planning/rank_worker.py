@@ -25,7 +25,7 @@ from torchledger.predicting.devices import find_model
 from torchledger.predicting.padding import PaddingRule
 from torchledger.signals import end_with_parent
 from torchledger.store.codec import decode
-from torchledger.work.unaligned import stays_as_it_is
+from torchledger.work.unaligned import Pays, stays_as_it_is
 
 
 def serve(parent: int, asked: int, told: int) -> int:
@@ -85,6 +85,10 @@ def _import_what_ranks_need() -> None:
     gc.freeze()
 
 
+def _pays(model: str | None, slowness: float) -> Pays:
+    return stays_as_it_is if model is None else PaddingRule(lambda: find_model(model), slowness=slowness)
+
+
 def _record(request: Path, parent: int) -> int:
     """Record the rank that the request asks for."""
     end_with_parent(parent)
@@ -98,7 +102,7 @@ def _record(request: Path, parent: int) -> int:
             force=True,
             argv=(asked["script"], *asked["arguments"]),
             world=WorldSpec(**asked["world"]),
-            pays=stays_as_it_is if asked["model"] is None else PaddingRule(lambda: find_model(asked["model"])),
+            pays=_pays(asked["model"], asked["slowness"]),
             looks_for_rarer=asked["looks_for_rarer"],
             looks_for_turns=asked["looks_for_turns"],
             turn=None if asked["given_turn"] is None else turn_told(asked["given_turn"]),

@@ -80,9 +80,11 @@ def record_ranks(
     ranks_per_node: int = 8,
     force: bool = False,
     model: str | None = None,
+    slowness: float = 1.0,
 ) -> list[RecordedRank]:
     """Record each rank of a world that differs from the others, as a job in ``folder``; with ``rank`` only that one.
-    The ``model``, by its name or file, says which products Inductor would pad (``None``: none).
+    The ``model``, by its name or file, says which products Inductor would pad (``None``: none) where hosts need
+    ``slowness`` times as long as a usual one.
 
     Each runs in a process of its own, the first before the others, and of these as many at once as there are cores.
     Raises ``UsageError`` for a rank that there is not and for a pipeline that does not divide the world, ``StoreError``
@@ -97,7 +99,7 @@ def record_ranks(
     with tempfile.TemporaryDirectory(prefix="torchledger-ranks-") as mail:
         spec = WorldSpec(0 if rank is None else rank, world, min(ranks_per_node, world), mail)
         with RankProcesses() as processes:
-            ways = How()
+            ways = How(slowness=slowness)
 
             def record(ranks: Sequence[WorldSpec]) -> list[Path]:
                 return _record(processes, script, folder, device, ranks, model, how=ways)
@@ -115,7 +117,8 @@ def record_ranks(
                 pipeline = reader.ranks
             turn = _turn(spec)
             # All run one program: where the first has looked on for rarer steps in vain, there are none to look for.
-            ways = How(looks_for_rarer=not _steady(spec).exists(), looks_for_turns=turn is not None, turn=turn)
+            looks_for_rarer = not _steady(spec).exists()
+            ways = replace(ways, looks_for_rarer=looks_for_rarer, looks_for_turns=turn is not None, turn=turn)
 
             def record_unlike() -> list[RecordedRank]:
                 if rank is not None:
@@ -146,11 +149,13 @@ def record_ranks(
 
 @dataclass(frozen=True)
 class How:
-    """What a rank looks for, and the ``turn`` that another has taken for its step, for it to take as well."""
+    """What a rank looks for, and the ``turn`` that another has taken for its step, for it to take as well;
+    ``slowness`` is its host's."""
 
     looks_for_rarer: bool = True
     looks_for_turns: bool = True
     turn: Turn | TurnOfMessages | None = None
+    slowness: float = 1.0
 
     def turn_of(self, rank: int) -> Turn | TurnOfMessages | None:
         """The turn that a rank is to take; between messages each begins with its own."""
@@ -284,6 +289,7 @@ def _request(
                 "failure": str(failure),
                 "steady": str(_steady(world)),
                 "turn": str(_turn_file(world)),
+                "slowness": how.slowness,
                 "looks_for_rarer": how.looks_for_rarer,
                 "looks_for_turns": how.looks_for_turns,
                 "given_turn": None if turn is None else dataclasses.asdict(turn),

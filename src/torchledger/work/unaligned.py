@@ -38,7 +38,7 @@ class UnalignedProduct:
     def launch(self, *, is_padded: bool) -> Launch:
         """The library's call for it, or for its padded copies, which are dense."""
         rows, inner, columns = self._sizes(is_padded=is_padded)
-        grows = self._grows if is_padded else (False, False)
+        grows = self.grows if is_padded else (False, False)
         factors = [
             TensorArgument(self._front + sides, self.dtype, None if grown else strides)
             for sides, grown, strides in zip(((rows, inner), (inner, columns)), grows, self.strides, strict=True)
@@ -76,7 +76,7 @@ class UnalignedProduct:
         size = self.batch * (element_size(self.dtype) or 0)
         own, padded = (self.rows * self.inner, self.inner * self.columns), (rows * inner, inner * columns)
         for before, after, grows, is_planned, strides in zip(
-            own, padded, self._grows, self.is_planned, self.strides, strict=True
+            own, padded, self.grows, self.is_planned, self.strides, strict=True
         ):
             if grows and not is_planned:
                 yield size * before, size * after, strides[-1] != 1
@@ -87,7 +87,7 @@ class UnalignedProduct:
         bias that grows."""
         copies = [
             (1 if is_planned else _COPY_KERNELS) if grows else 0
-            for grows, is_planned in zip(self._grows, self.is_planned, strict=True)
+            for grows, is_planned in zip(self.grows, self.is_planned, strict=True)
         ]
         return sum(copies) + (_COPY_KERNELS if self.operator == "addmm" and self.added[2] else 0)
 
@@ -96,7 +96,8 @@ class UnalignedProduct:
         return (self.batch,) if self.operator == "bmm" else ()
 
     @property
-    def _grows(self) -> tuple[bool, bool]:
+    def grows(self) -> tuple[bool, bool]:
+        """Whether each factor would be larger."""
         rows, inner, columns = map(bool, self.added)
         return rows or inner, inner or columns
 

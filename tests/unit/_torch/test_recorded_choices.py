@@ -43,7 +43,7 @@ def test_every_call_of_attention_takes_the_backend_that_it_took_there(
 def test_nearly_every_product_is_padded_or_not_as_it_was_there(choices: ModuleType, recorded: dict[str, Any]) -> None:
     rows = recorded["products"][:600]
     model = find_model("H200")
-    pays = PaddingRule(lambda: model)
+    pays = PaddingRule(lambda: model, slowness=0.0)  # its host kept up
     same = sum(pays(choices.product_of(row)) == row["is_padded"] for row in rows)
     assert 0.1 < sum(row["is_padded"] for row in rows) / len(rows) < 0.5
     assert same > 0.92 * len(rows)

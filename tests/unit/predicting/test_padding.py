@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -68,3 +69,30 @@ def test_the_model_is_found_when_it_is_asked_and_each_product_is_priced_once(h20
     own_us, padded_us = padding_times(h200, VOCABULARY)
     assert pays(VOCABULARY) == pays(VOCABULARY) == (own_us > SAVES * padded_us)
     assert len(found) == 1
+
+
+def test_a_slow_host_pads_no_product_that_is_shorter_than_its_own_calls(h200: TimeModel) -> None:
+    small = UnalignedProduct(
+        operator="bmm",
+        batch=144,
+        rows=197,
+        inner=197,
+        columns=96,
+        dtype="bfloat16",
+        strides=((38809, 197, 1), (18912, 96, 1)),
+        added=(3, 3, 0),
+        is_planned=(True, True),
+    )
+    assert [PaddingRule(lambda: h200, slowness=slowness)(small) for slowness in (0.0, 0.3, 1.0, 2.0)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert all(PaddingRule(lambda: h200, slowness=slowness)(VOCABULARY) for slowness in (0.0, 0.3, 1.0, 2.0))
+
+
+def test_a_host_takes_the_longer_the_slower_it_is_and_never_less_than_the_device(h200: TimeModel) -> None:
+    times = [padding_times(h200, VOCABULARY, slowness=slowness) for slowness in (0.0, 1.0, 10.0, 100.0)]
+    for quicker, slower in pairwise(times):
+        assert quicker[0] <= slower[0] and quicker[1] <= slower[1]
