@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from torchledger._torch.tensors import tensors_in
 
@@ -41,7 +42,38 @@ def _as_of_two(*args: Any, **options: Any) -> Any:
     return torch.add(first, second)
 
 
+def _in_format(func: Any) -> Callable[..., Any]:
+    """Images of the format that they are given in (``suggest_memory_format`` of ``native/UpSample*.cpp``); torch's
+    arithmetic leaves it on this device where there are few channels, as the kernels choose another way then, but not
+    another layout."""
+
+    def made(*args: Any, **options: Any) -> Any:
+        with _disable_current_modes():
+            laid = func(*(_without_device(each) for each in args), **options)
+        return torch.empty_strided(laid.shape, laid.stride(), dtype=laid.dtype, device=args[0].device)
+
+    return made
+
+
+def _without_device(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+
+
+_RESIZED = ("upsample_nearest", "_upsample_nearest_exact")
+
 _LAYOUTS: Mapping[Any, Callable[..., Any]] = {
+    **{
+        func: _in_format(func)
+        for func in (
+            *(getattr(_ATEN, f"{name}{dims}d").default for name in _RESIZED for dims in (1, 2, 3)),
+            _ATEN.upsample_linear1d.default,
+            _ATEN.upsample_bilinear2d.default,
+            _ATEN.upsample_bicubic2d.default,
+            _ATEN.upsample_trilinear3d.default,
+        )
+    },
     _ATEN.mse_loss_backward.default: _contiguous,
     _ATEN.smooth_l1_loss_backward.default: _contiguous,
     _ATEN.huber_loss_backward.default: _contiguous,

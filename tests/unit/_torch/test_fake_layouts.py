@@ -123,3 +123,12 @@ def test_gradients_of_distributed_values_are_distributed(name: str) -> None:
         loss = LOSSES[name](rows, others).sum()
         loss.backward()
         assert isinstance(rows.grad, DTensor) and loss.item() == pytest.approx(1.0, rel=0.01)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic"])
+def test_resized_images_of_few_channels_keep_their_format(fake: FakeDevice, mode: str) -> None:
+    images = torch.zeros(2, 3, 16, 16, device="cuda").to(memory_format=torch.channels_last)
+    for given in (images, images[:, :, 2:14, 2:14]):
+        made = F.interpolate(given, size=(8, 8), mode=mode)
+        assert made.is_contiguous(memory_format=torch.channels_last) and made.device == images.device
+    assert F.interpolate(images.contiguous(), size=(8, 8), mode=mode).is_contiguous()
