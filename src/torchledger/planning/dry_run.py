@@ -476,7 +476,7 @@ class _StepHearer(StepProfiler):
             return True
         if recording.found_by == "turn" and self._is_in_longer_turn(now_s):
             return True
-        is_wanted = may_follow(recording) or self._outside.is_looked_for or self._sizes.differ
+        is_wanted = may_follow(recording) or self._outside.is_looked_for or self._sizes.may_differ
         return self._looked_on <= _MOST_LOOKED_ON and now_s < self._heard_s + self._look_on_s and is_wanted
 
     def _is_in_turn(self, now_s: float) -> bool:

@@ -61,16 +61,16 @@ class StepSizes:
         self._recorded = len(self._sizes) - 1 if self._sizes else None
 
     @property
-    def differ(self) -> bool:
-        """Whether steps are known that compute more than the recorded one, or less."""
-        shares = self._shares()
-        return bool(shares) and (max(shares) > _ALIKE or min(shares) < 1 / _ALIKE)
+    def may_differ(self) -> bool:
+        """Whether steps are known that compute more than the recorded one, or less; the first may only have warmed
+        up."""
+        return _differ(self._shares())
 
     def note(self) -> str | None:
-        """How far other steps differ from the recorded one; ``None`` where none is known to."""
-        if not self.differ:
+        """How far other steps than the first differ from the recorded one; ``None`` where none is known to."""
+        shares = self._shares()[1:]
+        if not _differ(shares):
             return None
-        shares = self._shares()
         return (
             f"steps differ in size: the {len(shares)} seen make {min(shares):.2f} to {max(shares):.2f} times as many "
             f"elements as the recorded one, {sum(shares) / len(shares):.2f} in the mean; time and memory are those of "
@@ -83,6 +83,10 @@ class StepSizes:
             return []
         recorded, usual = self._sizes[self._recorded]
         return [size / recorded for size, calls in self._sizes if usual / LONG < calls < LONG * usual]
+
+
+def _differ(shares: Sequence[float]) -> bool:
+    return bool(shares) and (max(shares) > _ALIKE or min(shares) < 1 / _ALIKE)
 
 
 def _elements(values: Iterable[Any]) -> int:

@@ -30,16 +30,21 @@ def steps_of(sizes: Sequence[tuple[int, int]]) -> StepSizes:
 
 def test_steps_of_one_size_are_no_news() -> None:
     steps = steps_of([(5, 100), (5, 100), (5, 105)])
-    assert not steps.differ and steps.note() is None
+    assert not steps.may_differ and steps.note() is None
 
 
 def test_the_note_says_how_far_others_are_and_what_they_are_in_the_mean() -> None:
     note = steps_of([(5, 100), (5, 100), (5, 400)]).note()
-    assert note is not None and "the 3 seen make 1.00 to 4.00 times" in note and "2.00 in the mean" in note
+    assert note is not None and "the 2 seen make 1.00 to 4.00 times" in note and "2.50 in the mean" in note
 
 
 def test_steps_with_an_evaluation_before_them_are_not_among_them() -> None:
-    assert not steps_of([(50, 100), (5, 100), (5, 100)]).differ
+    assert not steps_of([(50, 100), (5, 100), (5, 100)]).may_differ
+
+
+def test_a_first_step_that_warms_up_is_no_news_but_a_reason_to_look_on() -> None:
+    steps = steps_of([(5, 300), (5, 100), (5, 100)])
+    assert steps.may_differ and steps.note() is None
 
 
 def test_nothing_is_said_before_a_step_is_recorded() -> None:
