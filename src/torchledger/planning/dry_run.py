@@ -27,6 +27,7 @@ from torchledger.planning.bare_programs import BareWork
 from torchledger.planning.communication import collectives_of_step, place_calls
 from torchledger.planning.given_up import given_up_note
 from torchledger.planning.loading import StepLoading
+from torchledger.planning.optimizer_rounds import Rounds
 from torchledger.planning.outside_work import OutsideWork
 from torchledger.planning.program_threads import (
     Ending,
@@ -37,7 +38,6 @@ from torchledger.planning.program_threads import (
     our_error,
 )
 from torchledger.planning.rare_collectives import RareCollectives, do_matter
-from torchledger.planning.rounds import Rounds
 from torchledger.planning.step_sizes import StepSizes
 from torchledger.planning.steps_of_a_turn import StepsOfATurn, steps_of_a_turn
 from torchledger.planning.turns import Turn, Turns

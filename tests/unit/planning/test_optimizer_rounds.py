@@ -36,7 +36,7 @@ def test_tasks_that_take_turns_at_one_line_are_a_step_of_two_turns() -> None:
             train(models[turn % 2], optimizers[turn % 2])
 
     (note,) = notes_of(plan_program(program).step)
-    assert "one round of 2 optimizers' steps, which takes 2 turns of the loop at test_rounds.py:" in note
+    assert "one round of 2 optimizers' steps, which takes 2 turns of the loop at test_optimizer_rounds.py:" in note
 
 
 def test_branches_that_take_turns_are_a_step_of_two_turns() -> None:
