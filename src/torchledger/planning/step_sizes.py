@@ -15,6 +15,9 @@ from torchledger.planning.outside_work import LONG
 _ALIKE = 1.1
 """So many times as much is as much."""
 
+_ENOUGH = 4
+"""So many steps behind the recorded one say what the others are like."""
+
 
 @dataclass
 class StepSizes:
@@ -62,8 +65,10 @@ class StepSizes:
 
     @property
     def may_differ(self) -> bool:
-        """Whether steps are known that compute more than the recorded one, or less; the first may only have warmed
-        up."""
+        """Whether steps are known that compute more than the recorded one, or less, and few are known behind it; the
+        first may only have warmed up."""
+        if self._recorded is None or len(self._sizes) - self._recorded > _ENOUGH:
+            return False
         return _differ(self._shares())
 
     def note(self) -> str | None:
