@@ -88,6 +88,13 @@ def _both(args: Sequence[Any]) -> _Found:
     return SHARE, (1.0 if first is None else first) * (1.0 if second is None else second)
 
 
+def _either(args: Sequence[Any]) -> _Found:
+    """Of two that do not overlap, where chance tells of both."""
+    if not all(hasattr(each, SHARE) for each in args[:2]):
+        return None
+    return SHARE, min(1.0, getattr(args[0], SHARE) + getattr(args[1], SHARE))
+
+
 def _none(args: Sequence[Any]) -> _Found:
     share = getattr(args[0], SHARE, None)
     return None if share is None else (SHARE, 1.0 - share)
@@ -129,6 +136,7 @@ _NOTES: Mapping[str, Callable[[Sequence[Any]], _Found]] = {
     **dict.fromkeys(("aten::full", "aten::full_like", "aten::new_full", "aten::fill"), _filled),
     "aten::bernoulli": _drawn,
     **dict.fromkeys(("aten::bitwise_and", "aten::logical_and", "aten::__and__"), _both),
+    **dict.fromkeys(("aten::bitwise_or", "aten::logical_or", "aten::__or__"), _either),
     **dict.fromkeys(("aten::bitwise_not", "aten::logical_not"), _none),
     "aten::where": _chosen,
     "aten::masked_fill": _overwritten,

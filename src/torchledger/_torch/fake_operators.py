@@ -164,8 +164,6 @@ def note_choices(func: Any, args: Sequence[Any], result: Any) -> None:
             result._share = min(1.0, chosen / size)
     elif name == "aten::index_put_" and (share := _share_put(*args[:2])) is not None:
         result._share = share
-    elif name in _EITHER and all(hasattr(each, "_share") for each in args[:2]):
-        result._share = min(1.0, args[0]._share + args[1]._share)
     elif isinstance(result, torch.Tensor) and (name in _KEEPS or _is_shifted(name, args)):
         for attribute in KEPT_OF_CHOICES:
             if hasattr(args[0], attribute):
@@ -190,7 +188,6 @@ def _share_put(mask: Any, places: Sequence[Any]) -> float | None:
 
 
 _MASKS = (torch.bool, torch.uint8)
-_EITHER = ("aten::bitwise_or", "aten::logical_or", "aten::__or__")
 
 
 def _join_shares(masks: Sequence[Any], result: Any) -> None:

@@ -55,6 +55,8 @@ def by_labels() -> torch.Tensor:
         (lambda: chosen() & chosen(0.5), 60),
         (lambda: chosen().logical_not(), 680),
         (lambda: chosen().logical_and_(half()), 60),
+        (lambda: chosen() | chosen(0.5), 520),
+        (lambda: chosen().logical_or_(chosen(0.5)), 520),
         (by_bernoulli, 120),
         (lambda: torch.rand(ROWS, COLUMNS, device="cuda") < torch.full((ROWS, COLUMNS), 0.15, device="cuda"), 120),
         (lambda: torch.empty(ROWS, COLUMNS, device="cuda").bernoulli_(0.15) == 1, None),
