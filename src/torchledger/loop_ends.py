@@ -11,7 +11,7 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from torchledger.program_text import parsed, statements_around, statements_in
+from torchledger.program_text import LOOPS, parsed, statements_around, statements_in
 
 _CHECKS = frozenset({"isfinite", "isnan", "isinf"})
 """A loop that ends by one of these has failed."""
@@ -26,7 +26,6 @@ _PASS_TRUTHS_ON = frozenset({"item", "all", "any", "bool", "clone", "cpu", "deta
 
 _LENGTHS = frozenset({"len", ".shape", ".size"})
 
-_LOOPS = (ast.While, ast.For, ast.AsyncFor)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 _Names = frozenset[str]
@@ -134,9 +133,9 @@ class _Line:
         is_read_here = not carried or _RETURNED in carried
         if is_read_here and self._is_check():
             return False
-        if is_read_here and isinstance(self._statement, _LOOPS):
+        if is_read_here and isinstance(self._statement, LOOPS):
             return True
-        loops = [each for each in self._around if isinstance(each, _LOOPS)]
+        loops = [each for each in self._around if isinstance(each, LOOPS)]
         if not loops:
             return False
         if is_read_here and isinstance(self._statement, ast.If) and _leaves(self._statement):
@@ -160,7 +159,7 @@ class _Line:
         if is_read_here and self._is_check():
             return None
         names = self._reached(carried)
-        for loop in reversed([each for each in self._around if isinstance(each, _LOOPS)]):
+        for loop in reversed([each for each in self._around if isinstance(each, LOOPS)]):
             if not isinstance(loop, ast.While):
                 continue
             trains, counts = _trains(loop), _counts(loop)
@@ -213,7 +212,7 @@ class _Line:
             return False
         inside = set(ast.walk(self._statement))
         others = (each for each in ast.walk(loop) if isinstance(each, ast.stmt) and each not in inside)
-        simple = (each for each in others if not isinstance(each, (ast.If, *_LOOPS)))
+        simple = (each for each in others if not isinstance(each, (ast.If, *LOOPS)))
         return not any(names & _assigned_by(each) for each in simple)
 
     def carried(self, carried: _Names) -> _Names:
@@ -424,5 +423,5 @@ def _may_leave(statement: ast.stmt, *, is_inside: bool = False) -> bool:
         return True
     if isinstance(statement, (*_FUNCTIONS, ast.ClassDef)):
         return False
-    is_inside = is_inside or isinstance(statement, _LOOPS)
+    is_inside = is_inside or isinstance(statement, LOOPS)
     return any(_may_leave(each, is_inside=is_inside) for each in statements_in(statement))

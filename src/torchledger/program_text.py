@@ -10,6 +10,9 @@ from functools import lru_cache
 from pathlib import Path
 from types import CodeType
 
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
+"""Statements that go round."""
+
 _BRANCHES = ("body", "orelse", "finalbody", "handlers", "cases")
 
 _EXPRESSIONS = frozenset({"<lambda>", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import logging
 import runpy
@@ -86,8 +87,10 @@ _MOST_OF_TURNS, _OF_TURNS_S = 256, 60.0
 """So many steps of an optimizer are looked on, in so many seconds at most, where they seem to be parts of a turn."""
 
 _OF_FIRST_TURN_S = 10.0
-_MOST_CARRIED, _CARRIED_S = 4096, 30.0
 """So long steps are looked on that may be parts of a program's first turn."""
+
+_MOST_GOING_ON, _GOING_ON_S = 4096, 30.0
+"""So many calls that go on from each other are looked on, and for so long where they may be parts of a first turn."""
 
 _MOST_BEFORE_TRAINING, _BEFORE_TRAINING_S = 4096, 120.0
 """So many calls that nothing updates are let pass, in so many seconds at most, before the first step of an optimizer
@@ -321,9 +324,7 @@ class _StepHearer(StepProfiler):
 
     def _model_called(self) -> None:
         self._outside.model_called()
-        self._sizes.model_called()
-        self._rounds.model_called()
-        self._turns.model_called()
+        self._later_model_called()
         if self._turns_of_messages is not None:
             self._turns_of_messages.model_called()
 
@@ -486,19 +487,19 @@ class _StepHearer(StepProfiler):
         is_likely = self._turns.is_likely or (calls is not None and calls.is_likely)
         if is_likely or (messages is not None and messages.is_likely(beyond)):
             return (
-                self._looked_on <= (_MOST_CARRIED if goes_on else _MOST_OF_TURNS)
+                self._looked_on <= (_MOST_GOING_ON if goes_on else _MOST_OF_TURNS)
                 and now_s < self._heard_s + _OF_TURNS_S
             )
         is_possible = self._turns.is_possible or (calls is not None and calls.is_possible)
         is_possible = is_possible or (messages is not None and messages.is_possible(beyond))
-        most, longest_s = (_MOST_CARRIED, _CARRIED_S) if goes_on else (_MOST_LOOKED_ON, _OF_FIRST_TURN_S)
+        most, longest_s = (_MOST_GOING_ON, _GOING_ON_S) if goes_on else (_MOST_LOOKED_ON, _OF_FIRST_TURN_S)
         return is_possible and self._looked_on <= most and now_s < self._heard_s + longest_s
 
     def _is_in_longer_turn(self, now_s: float) -> bool:
         """Whether turns at hand seem to be parts of a longer one, not too long after the last that was heard."""
         calls = self._turns_of_calls
         is_part = calls is not None and calls.may_be_a_part
-        return is_part and self._looked_on <= _MOST_CARRIED and now_s < self._heard_s + _OF_TURNS_S
+        return is_part and self._looked_on <= _MOST_GOING_ON and now_s < self._heard_s + _OF_TURNS_S
 
     @property
     def _waits_for_training(self) -> bool:
@@ -732,18 +733,22 @@ def run_without_device(
     where the program fails, and where it ends before a step was recorded; ``StoreError`` if the ledger cannot be
     written.
     """
-    how: dict[str, Any] = {
-        "argv": argv,
-        "world": world,
-        "pays": pays,
-        "looks_for_rarer": looks_for_rarer,
-        "looks_for_turns": looks_for_turns,
-        "turn": turn,
-    }
+    run = functools.partial(
+        _run_without_device,
+        program,
+        path,
+        device,
+        argv=argv,
+        world=world,
+        pays=pays,
+        looks_for_rarer=looks_for_rarer,
+        looks_for_turns=looks_for_turns,
+        turn=turn,
+    )
     try:
-        return _run_without_device(program, path, device, force=force, **how)
+        return run(force=force)
     except _NothingCalledError as error:
-        return _run_without_device(program, path, device, force=True, from_products=error.n_products > 0, **how)
+        return run(force=True, from_products=error.n_products > 0)
 
 
 class _NothingCalledError(PlanError):

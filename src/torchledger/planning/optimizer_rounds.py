@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from types import FrameType
 
-from torchledger.program_text import place_of, statements_of_function
+from torchledger.program_text import LOOPS, place_of, statements_of_function
 
 _MOST = 64
 """So many steps of optimizers are remembered."""
@@ -62,7 +62,7 @@ class Rounds:
             file, statements = frame.f_code.co_filename, list(statements_of_function(frame.f_code, line))
             lines.append((file, line))
             around += statements
-            inside = [each for each in statements if isinstance(each, (ast.For, ast.AsyncFor, ast.While))]
+            inside = [each for each in statements if isinstance(each, LOOPS)]
             if inside:
                 loop = place_of(file, inside[0])
                 break

@@ -6,7 +6,7 @@ Counted in elements of what operators and graphs make between the first call of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +31,7 @@ class StepSizes:
 
     def called(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         """An operator has been called."""
-        self._made += _elements(result if isinstance(result, (list, tuple)) else (result,))
+        self._made += _elements(result)
         self._calls += 1
 
     def graph_begins(self, compiled: Any, inputs: Sequence[Any]) -> int:
@@ -40,7 +40,7 @@ class StepSizes:
 
     def graph_called(self, begun: int, outputs: Any) -> None:
         """A compiled graph has been called: what it keeps to itself goes with what it is given and makes."""
-        self._made += begun + _elements(outputs if isinstance(outputs, (list, tuple)) else (outputs,))
+        self._made += begun + _elements(outputs)
         self._calls += 1
 
     def model_called(self) -> None:
@@ -94,5 +94,6 @@ def _differ(shares: Sequence[float]) -> bool:
     return bool(shares) and (max(shares) > _ALIKE or min(shares) < 1 / _ALIKE)
 
 
-def _elements(values: Iterable[Any]) -> int:
+def _elements(made: Any) -> int:
+    values = made if isinstance(made, (list, tuple)) else (made,)
     return sum(each.numel() for each in values if hasattr(each, "numel"))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from torchledger.program_text import place_of, statements_of_function
+from torchledger.program_text import LOOPS, place_of, statements_of_function
 
 _MOST = 64
 """A loop of more turns is an epoch."""
@@ -42,7 +42,7 @@ def steps_of_a_turn(frames: Iterable[tuple[FrameType, int]]) -> StepsOfATurn | N
         file = frame.f_code.co_filename
         for statement in statements_of_function(frame.f_code, line):
             place = place_of(file, statement)
-            if inner is not None and isinstance(statement, (ast.For, ast.AsyncFor, ast.While)):
+            if inner is not None and isinstance(statement, LOOPS):
                 return StepsOfATurn(*inner, place)
             if inner is None and isinstance(statement, (ast.If, ast.While, ast.Match)):
                 return None  # it steps in some turns alone, or as often as values say

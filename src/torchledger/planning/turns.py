@@ -16,7 +16,7 @@ from traceback import walk_stack
 from types import CodeType, FrameType
 from typing import Protocol
 
-from torchledger.program_text import place_of, statements_of_function
+from torchledger.program_text import LOOPS, place_of, statements_of_function
 
 _MOST_STEPS = 32
 """A turn of more steps is an epoch."""
@@ -24,7 +24,6 @@ _MOST_STEPS = 32
 _ALIKE = 1.25
 """So many times another's may be what a turn computes before its steps, in operators."""
 
-_LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -253,12 +252,12 @@ def _loops_around(frames: Iterable[tuple[FrameType, int]]) -> Iterator[_Loop]:
         for each in statements_of_function(code, line):
             if inner is not None and in_loops and isinstance(each, _FUNCTIONS) and each.name == code.co_name:
                 called.append(_Loop(code, _span(each), _span(inner), "", place_of(file, inner)))
-            if inner is not None and isinstance(each, _LOOPS):
+            if inner is not None and isinstance(each, LOOPS):
                 around, in_loops = place_of(file, each), True
                 yield from (replace(other, around=around) for other in called)
                 called = []
                 yield _Loop(code, _span(each), _span(inner), around, place_of(file, inner))
-            if inner is None or isinstance(each, _LOOPS):
+            if inner is None or isinstance(each, LOOPS):
                 inner = each
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from torchledger.planning.carried_loops import carries
 from torchledger.planning.turns import Turn
-from torchledger.program_text import place_of, statements_of_function
+from torchledger.program_text import LOOPS, place_of, statements_of_function
 
 _MOST_CALLS, _MOST_CARRIED = 64, 1024
 """A turn of more calls is an epoch, or of more that go on from each other is too long to be heard."""
@@ -27,7 +27,6 @@ _MOST_CALLS, _MOST_CARRIED = 64, 1024
 _ALIKE = 1.25
 """So many times another's may be what a turn computes, in operators."""
 
-_LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _PACKAGES = "-packages/"
 _NO_LOOPS_OF = frozenset({"torch", "torchledger"})
@@ -132,7 +131,7 @@ class _Watched:
         for each in statements_of_function(self.frame.f_code, self.frame.f_lineno):
             if each is self.loop:
                 return True
-            if isinstance(each, _LOOPS) or any(isinstance(node, _COMPREHENSIONS) for node in ast.walk(each)):
+            if isinstance(each, LOOPS) or any(isinstance(node, _COMPREHENSIONS) for node in ast.walk(each)):
                 return False
         return False
 
@@ -159,7 +158,7 @@ class _Watched:
             return False
         if self.goes_on or self.under_way.is_of_carried:
             return self.under_way.calls.total() <= _MOST_CARRIED
-        is_inner = isinstance(body[self.at], _LOOPS)
+        is_inner = isinstance(body[self.at], LOOPS)
         return is_inner and len(body) > 1 and self.under_way.calls.total() <= _MOST_CALLS
 
 
@@ -204,7 +203,7 @@ class TurnsOfCalls:
             if not is_own and str(frame.f_globals.get("__name__", "")).partition(".")[0] in _NO_LOOPS_OF:
                 continue
             for each in statements_of_function(frame.f_code, line):
-                if not isinstance(each, _LOOPS):
+                if not isinstance(each, LOOPS):
                     continue
                 key = id(frame.f_code), each.lineno
                 if not frame.f_code.co_flags & _SUSPENDED:
