@@ -6,6 +6,7 @@ Counted in elements of what operators and graphs make between the first call of 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,20 +20,27 @@ _ENOUGH = 4
 """So many steps behind the recorded one say what the others are like."""
 
 
+class _Work(threading.local):
+    """What a thread has made so far, in elements and calls, and how much of it before its next optimizer's models."""
+
+    def __init__(self) -> None:
+        self.made = self.calls = 0
+        self.began: tuple[int, int] | None = None
+
+
 @dataclass
 class StepSizes:
-    """Told of a program's calls (among those that follow its operators) and of where its optimizers begin and end."""
+    """Told of a program's calls (among those that follow its operators) and of where its optimizers begin and end. A
+    step is what the thread has made that steps the optimizer: others may serve meanwhile."""
 
-    _made: int = 0
-    _calls: int = 0
-    _began: tuple[int, int] | None = None
+    _work: _Work = field(default_factory=_Work)
     _sizes: list[tuple[int, int]] = field(default_factory=list)
     _recorded: int | None = None
 
     def called(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         """An operator has been called."""
-        self._made += _elements(result)
-        self._calls += 1
+        self._work.made += _elements(result)
+        self._work.calls += 1
 
     def graph_begins(self, compiled: Any, inputs: Sequence[Any]) -> int:
         """A compiled graph is about to be called."""
@@ -40,24 +48,24 @@ class StepSizes:
 
     def graph_called(self, begun: int, outputs: Any) -> None:
         """A compiled graph has been called: what it keeps to itself goes with what it is given and makes."""
-        self._made += begun + _elements(outputs)
-        self._calls += 1
+        self._work.made += begun + _elements(outputs)
+        self._work.calls += 1
 
     def model_called(self) -> None:
         """A module or a graph is about to be called."""
-        if self._began is None:
-            self._began = self._made, self._calls
+        if self._work.began is None:
+            self._work.began = self._work.made, self._work.calls
 
     def optimizer_begins(self) -> None:
         """An optimizer is about to make its step."""
-        if self._began is not None:
-            made, calls = self._began
-            self._sizes.append((max(1, self._made - made), max(1, self._calls - calls)))
-        self._began = None
+        if self._work.began is not None:
+            made, calls = self._work.began
+            self._sizes.append((max(1, self._work.made - made), max(1, self._work.calls - calls)))
+        self._work.began = None
 
     def optimizer_stepped(self) -> None:
         """An optimizer has made its step, at whose models it looks no more."""
-        self._began = None
+        self._work.began = None
 
     def hearing_ended(self) -> None:
         """The step that ended last was recorded."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 import pytest
@@ -40,6 +41,20 @@ def test_the_note_says_how_far_others_are_and_what_they_are_in_the_mean() -> Non
 
 def test_steps_with_an_evaluation_before_them_are_not_among_them() -> None:
     assert not steps_of([(50, 100), (5, 100), (5, 100)]).may_differ
+
+
+def test_what_another_thread_computes_meanwhile_is_no_part_of_a_step() -> None:
+    steps = StepSizes()
+    for served in (0, 1000, 0):
+        steps.model_called()
+        steps.called(None, (), {}, torch.empty(100))
+        serving = threading.Thread(target=steps.called, args=(None, (), {}, torch.empty(served)))
+        serving.start()
+        serving.join()
+        steps.optimizer_begins()
+        steps.optimizer_stepped()
+        steps.hearing_ended()
+    assert not steps.may_differ and steps.note() is None
 
 
 def test_a_first_step_that_warms_up_is_no_news_but_a_reason_to_look_on() -> None:
