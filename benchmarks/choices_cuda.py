@@ -3,7 +3,7 @@
 Two choices change which kernels a program has: the backend of attention, by sizes, dtypes, masks and what else torch's
 C++ looks at, and whether a product of sizes that are not aligned is done between padded copies, which Inductor times.
 Both are asked at drawn sizes. ``judge CHOICES.json [--model H100]`` says how often a plan, which has no GPU to ask,
-decides the same (``_torch/fake_attention.py``, ``predicting/padding.py``).
+decides the same (``_torch/fakes/attention.py``, ``predicting/padding.py``).
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def measure(output: Path, limit_s: float, seed: int) -> None:
 
 def judge(told: dict[str, Any], model: str) -> None:
     """Print how many choices a plan for the ``model`` makes as the device made them. Needs no GPU."""
-    from torchledger._torch.fake_device import FakeDevice
+    from torchledger._torch.fakes.device import FakeDevice
     from torchledger.predicting.devices import find_model
     from torchledger.predicting.padding import padding_times
 

@@ -25,14 +25,14 @@ from torchledger._torch.alignments import read_lengths_first
 from torchledger._torch.askers import StackPlace, asked_by, sequence_of, stack_places
 from torchledger._torch.checkpoint_stops import watch_stops
 from torchledger._torch.composites import is_composite, is_fused_with_collective, taken_apart, unfused
-from torchledger._torch.fake_gradients import as_written, note_made
-from torchledger._torch.fake_groups import by_groups, goes_by_groups
-from torchledger._torch.fake_host_operands import goes_one_by_one, moves_itself, one_by_one, with_operands_moved
-from torchledger._torch.fake_limits import at_limit
-from torchledger._torch.fake_sparse import put_in_order, transposed, transposes
-from torchledger._torch.fake_streams import Placed, StreamOrder, active_order
-from torchledger._torch.fake_subclasses import OfProgram
-from torchledger._torch.fake_tensors import FakeTensors, is_pinned_there
+from torchledger._torch.fakes.gradients import as_written, note_made
+from torchledger._torch.fakes.groups import by_groups, goes_by_groups
+from torchledger._torch.fakes.host_operands import goes_one_by_one, moves_itself, one_by_one, with_operands_moved
+from torchledger._torch.fakes.limits import at_limit
+from torchledger._torch.fakes.sparse import put_in_order, transposed, transposes
+from torchledger._torch.fakes.streams import Placed, StreamOrder, active_order
+from torchledger._torch.fakes.subclasses import OfProgram
+from torchledger._torch.fakes.tensors import FakeTensors, is_pinned_there
 from torchledger._torch.flops import flops_of_own
 from torchledger._torch.handling import Handling
 from torchledger._torch.higher_order import run_inside

@@ -25,7 +25,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from torchledger._torch.devices import has_cuda
-from torchledger._torch.fake_tensors import FakeTensors
+from torchledger._torch.fakes.tensors import FakeTensors
 from torchledger._torch.kernel_marks import replace_in_wrappers, wrapper_files
 from torchledger._torch.living import living_of
 from torchledger._torch.optimizers import parameters_of_other_threads

@@ -18,7 +18,7 @@ from torchledger.work.op_shapes import OpCall
 
 if TYPE_CHECKING:
     from torchledger._torch.eager_calls import EagerCall, HostWait
-    from torchledger._torch.fake_streams import Placed
+    from torchledger._torch.fakes.streams import Placed
     from torchledger.stepping.record import StepRecord
 
 _BUCKET = "AccumulateGrad"

@@ -62,10 +62,10 @@ from torchledger.work.unaligned import Pays, stays_as_it_is
 if TYPE_CHECKING:
     from torchledger._torch.dynamo import GivenUp
     from torchledger._torch.eager_calls import EagerCalls
-    from torchledger._torch.fake_captures import Captures
-    from torchledger._torch.fake_flow import Flow
-    from torchledger._torch.fake_tensors import FakeTensors
-    from torchledger._torch.fake_world import FakeWorld
+    from torchledger._torch.fakes.captures import Captures
+    from torchledger._torch.fakes.flow import Flow
+    from torchledger._torch.fakes.tensors import FakeTensors
+    from torchledger._torch.fakes.world import FakeWorld
     from torchledger._torch.module_calls import ModuleCalls
 
 log = logging.getLogger(__name__)
@@ -532,7 +532,7 @@ class _StepHearer(StepProfiler):
     def _may_be_captured(self, recording: StepRecording) -> bool:
         """Whether a step ran beside the stream that programs compute on, as those do that come before a CUDA graph of
         the program's own, and none has been captured yet."""
-        from torchledger._torch.fake_streams import COMPUTE
+        from torchledger._torch.fakes.streams import COMPUTE
 
         if self._is_a_rank or self._captures.n_begun:
             return False
@@ -775,7 +775,7 @@ def _run_without_device(
 ) -> DryRunOutcome:
     """``run_without_device`` once: by lines that call torch where ``from_products`` is not ``None`` (those from the
     first product on, or all). Raises ``_NothingCalledError`` where that is the way to run it."""
-    from torchledger._torch.fake_device import FakeDevice
+    from torchledger._torch.fakes.device import FakeDevice
 
     place = (world.local_rank, world.local_size) if world is not None else (0, 1)
     with FakeDevice(device, index=place[0], count=place[1], pays=pays) as fake, _world(world) as around:
@@ -869,7 +869,7 @@ _MOST_ASKED = 3
 def _world(spec: WorldSpec | None) -> contextlib.AbstractContextManager[FakeWorld | None]:
     if spec is None:
         return contextlib.nullcontext()
-    from torchledger._torch.fake_world import FakeWorld
+    from torchledger._torch.fakes.world import FakeWorld
 
     return FakeWorld(spec)
 

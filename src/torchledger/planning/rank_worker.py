@@ -78,7 +78,7 @@ def _running(request: str) -> Path:
 
 def _import_what_ranks_need() -> None:
     """All that a rank imports before its script is here; what this makes is never garbage."""
-    from torchledger._torch.fake_device import import_what_it_needs
+    from torchledger._torch.fakes.device import import_what_it_needs
 
     import_what_it_needs()
     gc.collect()

@@ -50,7 +50,7 @@ _NON_BLOCKING_COPY = 2
 """Where those of ``copy_`` say that."""
 
 _LOADS = "torch/utils/data/_utils/fetch.py:fetch"
-"""The function of a data loader in which a plan takes the time (``_torch/fake_loaders.py``)."""
+"""The function of a data loader in which a plan takes the time (``_torch/fakes/loaders.py``)."""
 
 _SCALER, _SOLVER = "torch/amp/grad_scaler.py", "torch/optim/lbfgs.py"
 """Torch's own that read values: what skips a step, and the one optimizer that goes round as long as they say."""

@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import one_hot
 
 from torchledger._torch.eager_calls import EagerCalls
-from torchledger._torch.fake_device import FakeDevice
+from torchledger._torch.fakes.device import FakeDevice
 from torchledger.nouns import Device
 
 HOPPER = Device(name="a Hopper", kind="cuda", compute_capability=(9, 0), num_multiprocessors=78)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from torchledger._torch.fake_device import FakeDevice
+from torchledger._torch.fakes.device import FakeDevice
 from torchledger._torch.library_operators import body_without_rule
 from torchledger.nouns import Device
 

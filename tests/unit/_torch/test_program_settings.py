@@ -10,7 +10,7 @@ import torch._dynamo.config
 import torch._inductor.config
 from torch import distributed as dist
 
-from torchledger._torch.fake_device import FakeDevice
+from torchledger._torch.fakes.device import FakeDevice
 from torchledger._torch.patching import Patches
 from torchledger._torch.program_settings import keep_settings
 from torchledger.nouns import Device

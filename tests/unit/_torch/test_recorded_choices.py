@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmark_scripts import load_benchmark
-from torchledger._torch.fake_device import FakeDevice
+from torchledger._torch.fakes.device import FakeDevice
 from torchledger.nouns import Device
 from torchledger.predicting.devices import find_model
 from torchledger.predicting.padding import PaddingRule

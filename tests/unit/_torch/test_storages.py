@@ -6,7 +6,7 @@ import torch
 import torch.utils.checkpoint
 
 from torchledger._torch.eager_calls import EagerCalls
-from torchledger._torch.fake_tensors import FakeTensors
+from torchledger._torch.fakes.tensors import FakeTensors
 from torchledger._torch.storages import HeardMemory, StorageLife, StorageWatch
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import torchledger
-from torchledger._torch import fake_wrappers
+from torchledger._torch.fakes import wrappers as fake_wrappers
 from torchledger.balance import balance_books
 from torchledger.books import open_books
 from torchledger.nouns import Device, Kernel, Launch, LiveStorage, Step, StepCall, StepMemory

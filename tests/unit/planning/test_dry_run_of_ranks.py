@@ -431,7 +431,7 @@ def test_messages_to_experts_have_equal_shares_of_the_tokens(tmp_path: Path) -> 
 
 def test_a_kernel_that_the_program_launches_itself_is_an_operator_on_its_tensors(tmp_path: Path) -> None:
     """As a call of one of Triton's compiled functions comes to it outside all graphs."""
-    from torchledger._torch.fake_triton import launch_heard
+    from torchledger._torch.fakes.triton import launch_heard
 
     def program() -> None:
         layer = nn.Linear(8, 8).cuda()

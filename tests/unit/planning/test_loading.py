@@ -8,8 +8,8 @@ import torch
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from torchledger._torch.eager_calls import EagerCalls
-from torchledger._torch.fake_loaders import Loading
-from torchledger._torch.fake_tensors import FakeTensors
+from torchledger._torch.fakes.loaders import Loading
+from torchledger._torch.fakes.tensors import FakeTensors
 from torchledger._torch.patching import Patches
 from torchledger.planning.loading import StepLoading
 

@@ -15,8 +15,8 @@ import torch
 
 from benchmark_scripts import load_benchmark
 from torchledger._torch.eager_calls import EagerCalls
-from torchledger._torch.fake_streams import install_streams
-from torchledger._torch.fake_world import FakeWorld
+from torchledger._torch.fakes.streams import install_streams
+from torchledger._torch.fakes.world import FakeWorld
 from torchledger._torch.patching import Patches
 from torchledger.nouns import WorldSpec
 from torchledger.stepping.communication import operation_of

@@ -1,6 +1,6 @@
 from tests.factories import make_buffer, make_launch, make_step_call
 
-from torchledger._torch.fake_streams import Placed
+from torchledger._torch.fakes.streams import Placed
 from torchledger.nouns import Launch, StepCall
 from torchledger.planning.communication import collectives_of_step, waits_of_calls
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from torchledger._torch.fake_pipelines import _wait_for_mail
+from torchledger._torch.fakes.pipelines import _wait_for_mail
 from torchledger.errors import PlanError
 from torchledger.nouns import RUNNING, WorldSpec
 from torchledger.planning.rank_processes import RankProcesses

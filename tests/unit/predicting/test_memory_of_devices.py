@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchledger._torch.fake_device import properties_of
+from torchledger._torch.fakes.device import properties_of
 from torchledger.device.datasheets import find_data_sheet
 from torchledger.predicting.devices import find_model
 
