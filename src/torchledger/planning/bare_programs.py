@@ -17,14 +17,23 @@ _MOST = 2000
 
 class BareWork:
     """Among what follows a program's operators: counts products, and calls ``found`` where there are many before
-    anything ``has_begun`` that says where steps end."""
+    anything ``has_begun`` that says where steps end. ``comes_again`` says that a line has called an operator more
+    than once until then: else no step can be found by lines."""
 
     def __init__(self, has_begun: Callable[[], bool], found: Callable[[], None]) -> None:
         self._has_begun, self._found = has_begun, found
         self.n_products = 0
+        self.comes_again = False
+        self._asked: set[tuple[Any, str]] = set()
 
     def called(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         """An operator has been called."""
+        from torchledger._torch.user_lines import user_line
+
+        if not self.comes_again and not self._has_begun():
+            asked = func, user_line()
+            self.comes_again = asked in self._asked
+            self._asked.add(asked)
         name = getattr(func, "_opname", "")
         if name not in _PRODUCTS and not name.startswith(_ATTENTION):
             return

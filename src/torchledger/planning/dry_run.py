@@ -318,6 +318,11 @@ class _StepHearer(StepProfiler):
         return not self._outside.has_begun and not self._is_a_rank
 
     @property
+    def may_repeat(self) -> bool:
+        """Whether a line of such a program may be found to repeat."""
+        return self._bare.comes_again
+
+    @property
     def n_products(self) -> int:
         """How many products the program has made."""
         return self._bare.n_products
@@ -835,7 +840,7 @@ def _run_without_device(
     if why_not is not None:
         asked = _asked_before_its_end(fake.tensors.last_asked)
         message = f"no step was recorded: {why_not}.{ending.hint}{asked}"
-        if hearer.is_bare and from_products is None:
+        if hearer.is_bare and hearer.may_repeat and from_products is None:
             raise _NothingCalledError(message, hearer.n_products)
         raise PlanError(f"{message}{_BARE if hearer.is_bare else ''}")
     return DryRunOutcome(path, dry_run, hearer.is_steady, hearer.turn)

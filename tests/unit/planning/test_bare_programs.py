@@ -64,6 +64,20 @@ def test_what_a_program_makes_before_its_model_is_no_step() -> None:
     assert plan_program(program).step.launches == plan_program(train).step.launches
 
 
+@pytest.mark.parametrize(("turns", "runs"), [(0, 1), (1, 1), (2, 2)])
+def test_a_program_without_a_step_runs_again_only_where_a_line_of_it_has_repeated(turns: int, runs: int) -> None:
+    ran = []
+
+    def program() -> None:
+        ran.append(1)
+        for _ in range(turns):
+            torch.zeros(16, device="cuda").exp()
+
+    with pytest.raises(PlanError, match="no step was recorded"):
+        plan_program(program)
+    assert len(ran) == runs
+
+
 def test_where_no_lines_repeat_the_error_says_what_was_looked_for() -> None:
     def program() -> None:
         first = torch.randn(16, 16, device="cuda")
