@@ -459,8 +459,7 @@ class EagerCalls(TorchDispatchMode):
         graph = self._inside()
         if graph is not None and self._storages is not None:
             self._storages.inside(result)
-        group, group_size = _group_of(func, args, kwargs)
-        if graph is not None and group is None:
+        if graph is not None and _group_of(func, args, kwargs)[0] is None:
             if self._streams is not None and call is not None and self._tensors is not _PLAIN:
                 for _ in range(_waits_inside(call, args, kwargs)):
                     self._streams.host_waits(_STREAM_WAIT, self._streams.mark(self._streams.current))
@@ -478,15 +477,8 @@ class EagerCalls(TorchDispatchMode):
         placed = None
         if self._streams is not None and graph is None:
             placed = self._streams.place_operator(call.name, args, result)
-        tensor = _deciding(args, kwargs, result)
-        heard = EagerCall(
-            call=call,
-            overload=str(func._overloadname),
-            thread=threading.get_native_id(),
-            device=None if tensor is None else str(tensor.device),
-            source_device=str(args[1].device) if call.name == _COPIES and isinstance(args[1], torch.Tensor) else None,
-            is_pinned=call.name in _COPIES_OF_TENSORS and any(map(is_pinned_there, args[:2])),
-            is_limited=call.name == _READS_A_NUMBER and at_limit(args[0]) is not None,
+        heard = replace(
+            called_operator(func, args, kwargs, result, call=call),
             sources=stack.sources,
             library=stack.library,
             behind_line=stack.behind_line,
@@ -494,13 +486,9 @@ class EagerCalls(TorchDispatchMode):
             module_class=None if module is None else type(module).__name__,
             sequence=sequence if 0 <= sequence < _NO_SEQUENCE else None,
             node=of_node if asker is None else asker.node,
-            group=group,
-            group_size=group_size,
             graph=graph,
             placed=placed,
             distributed=self._distributed_of(func),
-            flops=flops_of_own(func, args, kwargs, result),
-            parameters=parameters_of(func),
         )
         with self._lock:
             self.calls.append(heard)
@@ -511,7 +499,7 @@ class EagerCalls(TorchDispatchMode):
                     (args, kwargs),
                     result,
                     number_bytes=_bytes_of_numbers(func, args),
-                    is_collective=group is not None,
+                    is_collective=heard.group is not None,
                 )
         return True
 
@@ -545,6 +533,33 @@ class EagerCalls(TorchDispatchMode):
         for name, module in root.named_modules():
             path = name.replace("_orig_mod.", "").removesuffix("_orig_mod")
             self._module_names.setdefault(id(module), path.strip(".") or type(module).__name__)
+
+
+def called_operator(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, *, call: OpCall | None = None
+) -> EagerCall:
+    """An operator that has been called, without what asked for it; ``call`` are its arguments as they were before."""
+    call = operator_call(func, args, kwargs) if call is None else call
+    group, group_size = _group_of(func, args, kwargs)
+    tensor = _deciding(args, kwargs, result)
+    return EagerCall(
+        call=call,
+        overload=str(func._overloadname),
+        thread=threading.get_native_id(),
+        device=None if tensor is None else str(tensor.device),
+        source_device=str(args[1].device) if call.name == _COPIES and isinstance(args[1], torch.Tensor) else None,
+        is_pinned=call.name in _COPIES_OF_TENSORS and any(map(is_pinned_there, args[:2])),
+        is_limited=call.name == _READS_A_NUMBER and at_limit(args[0]) is not None,
+        group=group,
+        group_size=group_size,
+        flops=flops_of_own(func, args, kwargs, result),
+        parameters=parameters_of(func),
+    )
+
+
+def does_work(func: Any) -> bool:
+    """Whether an operator is more than a mark of a profiler, a question to a tensor, or one of higher order."""
+    return not isinstance(func, HigherOrderOperator) and func.namespace not in _NO_WORK
 
 
 def _waits_inside(call: OpCall, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:

@@ -28,6 +28,7 @@ from torchledger.nouns.dry_run import (
     DryRun,
     MadeGroup,
     RareCollective,
+    RarerStep,
     StandIn,
     WorldSpec,
 )
@@ -64,7 +65,14 @@ from torchledger.nouns.memory import (
     MemoryRow,
     StepMemory,
 )
-from torchledger.nouns.plan import Layout, PlannedCollective, PlannedRank, PlannedStep, PricedLayout
+from torchledger.nouns.plan import (
+    Layout,
+    PlannedCollective,
+    PlannedRank,
+    PlannedRarerStep,
+    PlannedStep,
+    PricedLayout,
+)
 from torchledger.nouns.prediction import PredictedCalls, Prediction, StepPrediction
 from torchledger.nouns.run import Run
 from torchledger.nouns.run_diff import (
@@ -155,6 +163,7 @@ __all__ = [
     "Placement",
     "PlannedCollective",
     "PlannedRank",
+    "PlannedRarerStep",
     "PlannedStep",
     "PredictedCalls",
     "Prediction",
@@ -164,6 +173,7 @@ __all__ = [
     "RankActivity",
     "RankSummary",
     "RareCollective",
+    "RarerStep",
     "ReadChange",
     "Run",
     "RunDiff",

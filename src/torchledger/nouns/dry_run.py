@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
+
+from torchledger.nouns.step import StepCall
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,37 @@ class RareCollective:
     steps: int = 1
 
 
+@dataclass(frozen=True)
+class RarerStep:
+    """Steps that do otherwise than the recorded one, all alike, of those that were ``seen`` from it on.
+
+    ``places`` are theirs, counted from the recorded step, 0. ``calls`` are what such a step makes more, ``lacks`` the
+    ``order`` of those calls of the recorded step that it does not make.
+    """
+
+    places: tuple[int, ...]
+    seen: int
+    calls: tuple[StepCall, ...] = ()
+    lacks: tuple[int, ...] = ()
+
+    @property
+    def every(self) -> int | None:
+        """One of how many steps is such a one; ``None`` where they do not come evenly, or only one was seen.
+
+        >>> RarerStep((4, 10), 12).every, RarerStep((4,), 12).every, RarerStep((1, 2, 3), 12).every
+        (6, None, None)
+        """
+        apart = {later - earlier for earlier, later in pairwise(self.places)}
+        period = apart.pop() if len(apart) == 1 else 1
+        is_throughout = self.places[0] <= period and self.seen - self.places[-1] <= period
+        return period if period > 1 and is_throughout else None
+
+    @property
+    def share(self) -> float:
+        """Which share of the steps are such ones."""
+        return 1 / self.every if self.every else len(self.places) / self.seen
+
+
 CUDA_GRAPH = "a compiled graph is replayed as a CUDA graph"
 """The decision that is noted of a graph which mode "reduce-overhead" would record."""
 
@@ -90,7 +124,7 @@ class DryRun:
     rank that it ran as, where it is one of several, and ``groups`` are the ranks of each process group that it is in.
     ``rare`` are the collectives of other steps that the recorded one lacks; ``optimizer_steps`` counts the steps of
     optimizers that the program made until it was ended, ``calls`` those like the recorded step that it was let make
-    behind it.
+    behind it. ``rarer`` are steps that were seen to do otherwise than the recorded one.
     """
 
     device: str
@@ -101,6 +135,7 @@ class DryRun:
     rare: tuple[RareCollective, ...] = ()
     optimizer_steps: int = 0
     calls: int = 0
+    rarer: tuple[RarerStep, ...] = ()
 
     @property
     def replays_graphs(self) -> bool:

@@ -44,6 +44,24 @@ class PlannedCollective:
 
 
 @dataclass(frozen=True)
+class PlannedRarerStep:
+    """Steps that do otherwise than the planned one: ``times`` of the ``seen`` ones, evenly ``every`` so many steps
+    (``None``: not evenly, or seen once), each ``more_us`` longer than it (shorter where that is negative).
+
+    ``share`` is which part of all steps they are taken to be, ``source`` the line that asks for most of what they do
+    more, or less, and ``operator`` what takes longest of it.
+    """
+
+    every: int | None
+    times: int
+    seen: int
+    share: float
+    more_us: float
+    source: str | None = None
+    operator: str | None = None
+
+
+@dataclass(frozen=True)
 class PlannedStep:
     """The predicted time of one step over all ranks, and what it is made of.
 
@@ -57,7 +75,8 @@ class PlannedStep:
     an operator over lists of tensors has several.
     ``communication_us`` and ``exposed_us`` are the slowest rank's, ``bubble_us`` is the mean over the ranks and
     ``peak_allocated_bytes`` the fullest rank's; ``fits`` says whether its device has that much, and is ``None`` where
-    that is unknown.
+    that is unknown. All of this is of the step that was recorded; ``rarer`` are those of which others are known to
+    differ from it.
     """
 
     subject: str
@@ -82,6 +101,12 @@ class PlannedStep:
     kernel_launches: int | None = None
     host_work_us: float = 0.0
     fits: bool | None = None
+    rarer: tuple[PlannedRarerStep, ...] = ()
+
+    @property
+    def mean_us(self) -> float:
+        """What a step takes in the mean, those that are ``rarer`` among them."""
+        return self.duration_us + sum(each.share * each.more_us for each in self.rarer)
 
     @property
     def decides(self) -> str | None:

@@ -23,10 +23,11 @@ from torchledger.capturing.process import check_script
 from torchledger.capturing.session import Capture
 from torchledger.errors import LoneRankError, PlanError, UsageError
 from torchledger.memory.record import Heard, record_memory
-from torchledger.nouns import Device, DryRun, Launch, MadeGroup, StandIn, WorldSpec
+from torchledger.nouns import Device, DryRun, Launch, MadeGroup, RarerStep, StandIn, StepCall, WorldSpec
 from torchledger.planning.bare_programs import BareWork
 from torchledger.planning.communication import collectives_of_step, place_calls
 from torchledger.planning.given_up import given_up_note
+from torchledger.planning.later_steps import Call, LaterSteps
 from torchledger.planning.loading import StepLoading
 from torchledger.planning.optimizer_rounds import Rounds
 from torchledger.planning.outside_work import OutsideWork
@@ -48,9 +49,10 @@ from torchledger.predicting.replays import replays_in
 from torchledger.profiling.profile import StepProfiler, hear_steps
 from torchledger.profiling.records import facts_of_recording
 from torchledger.program_text import shortened
+from torchledger.signals import let_through
 from torchledger.stepping.assumed_ways import assumed_times, dearer_ways
 from torchledger.stepping.heard import record_heard_step
-from torchledger.stepping.record import Ledgered
+from torchledger.stepping.record import Ledgered, StepFacts
 from torchledger.stepping.recording import StepRecording
 from torchledger.stepping.tools import Tools
 from torchledger.traces.graph_marks import graph_mark, parse_graph_mark
@@ -168,6 +170,9 @@ class _StepHearer(StepProfiler):
         self._steps_of_turn: StepsOfATurn | None = None
         self._outside, self._sizes = OutsideWork(lambda: self._made), StepSizes()
         self._rounds = Rounds()
+        self._later = LaterSteps(lambda: self._n_inside > 0, self._graph_name)
+        tensors.flows.append(self._later)
+        self.rarer: tuple[RarerStep, ...] = ()
         self._turns = Turns(lambda: self._made, self._follow, turn if isinstance(turn, Turn) else None)
         self._turns_of_messages: TurnsOfMessages | None = None
         if looks_for_turns and around is not None and not isinstance(turn, Turn):
@@ -419,6 +424,14 @@ class _StepHearer(StepProfiler):
         self._keep()
         return True
 
+    def end(self) -> None:
+        """The program has ended, and what was heard of it is about to be told of; ``why_not`` says what fails."""
+        try:
+            self.on_close()
+        except Exception as error:  # whoever closes the capture comes here again
+            let_through(error)
+            log.debug("the step was not kept", exc_info=error)
+
     def _hear_no_calls(self) -> None:
         super()._hear_no_calls()
         if not self._is_running:
@@ -445,10 +458,28 @@ class _StepHearer(StepProfiler):
     def _hearing_begins(self) -> None:
         gc.collect()  # cycles that compiling has left hold tensors until Python happens to look for them
         self._rare.hearing_begins()
+        self._later.step_begins()
         self._outside.hearing_begins()
         self._loading.hearing_begins()
 
     def _lingers(self) -> bool:
+        self._later.step_ended()
+        looks_on = self._looks_on()
+        if looks_on and self._looks_for_other_work:
+            self._later.step_begins()
+        return looks_on
+
+    @property
+    def _looks_for_other_work(self) -> bool:
+        """Whether to look what the next step does that the recorded one does not. Nothing says how often calls that are
+        steps as they repeat come otherwise, and replays are alike."""
+        is_known = self._kept is not None and self._kept.found_by != "period" and not self._n_replayed
+        return is_known and self._looks_for_rarer and self._later.are_wanted
+
+    def _graph_name(self, compiled: Any) -> str | None:
+        return self._recorder.name_of(compiled)
+
+    def _looks_on(self) -> bool:
         from torchledger._torch.optimizers import has_other_optimizer
 
         recording = self._recorder.result()
@@ -460,6 +491,7 @@ class _StepHearer(StepProfiler):
             self._sizes.hearing_ended()
             self._loading.hearing_ended()
             self._rare.hearing_ended()
+            self._later.recorded()
             self._exchanged = self._exchanged_bytes(recording)
             if self._kept is None:
                 self._look_on_s = max(_LOOKED_ON_S, _LOOKED_ON_SHARE * (now_s - self._heard_s))
@@ -481,6 +513,8 @@ class _StepHearer(StepProfiler):
         if recording.found_by != "turn" and self._is_in_turn(now_s):
             return True
         if recording.found_by == "turn" and self._is_in_longer_turn(now_s):
+            return True
+        if self._looks_for_other_work:
             return True
         is_wanted = may_follow(recording) or self._outside.is_looked_for or self._sizes.may_differ
         return self._looked_on <= _MOST_LOOKED_ON and now_s < self._heard_s + self._look_on_s and is_wanted
@@ -642,6 +676,7 @@ class _StepHearer(StepProfiler):
             {name: group.ranks for name, group in self._groups.items()},
             {order: recording.heard[place] for place, order in record.places.items()},
         )
+        self.rarer = tuple(self._later.rarer(record.calls, functools.partial(_as_calls, facts, ledgered)))
         said = _UNTRAINED.format(self._looked_on) if self._waits_for_training else self._outside.note()
         if recording.found_by == "turn":
             said = self._note_on_turn()
@@ -659,6 +694,15 @@ class _StepHearer(StepProfiler):
         notes = (*record.step.notes, *self._notes, *(each for each in own if each is not None))
         step = replace(record.step, notes=notes)
         return [step, *calls, *collectives, *memory]
+
+
+def _as_calls(facts: StepFacts, ledgered: Ledgered, called: Sequence[Call]) -> Sequence[StepCall]:
+    """What was called, as calls of a step; collectives are told of by themselves."""
+    heard = [each for each in called if not isinstance(each, str)]
+    numbers = iter(range(len(heard)))
+    entries = [each if isinstance(each, str) else next(numbers) for each in called]
+    record = record_heard_step(entries, heard, facts, ledgered)
+    return [call for call in record.calls if call.kind != "collective"]
 
 
 def _decided(
@@ -821,6 +865,7 @@ def _run_without_device(
             status = "finished"
         finally:
             fake.tensors.end()
+            hearer.end()
             stand_ins = (*fake.tensors.stand_ins, *_of_world(around))
             groups = () if around is None else tuple(around.groups.values())
             dry_run = DryRun(
@@ -832,6 +877,7 @@ def _run_without_device(
                 rare.found if hearer.has_step else (),
                 rare.optimizer_steps,
                 rare.calls,
+                hearer.rarer,
             )
             capture.note(f"made without a device: the program ran on fake tensors for {device.name}")
             capture.add(dry_run)

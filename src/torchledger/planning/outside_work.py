@@ -14,7 +14,8 @@ LONG = 2.0
 _MATTERS = 1.1
 """A mean so many times the recorded step is worth a sentence."""
 
-_OUTSIDE = "work outside the recorded step (rollouts, generation, evaluation) is not in the price"
+OUTSIDE = "work outside the recorded step (rollouts, generation, evaluation) is not in the price"
+"""So begin the notes on it."""
 
 
 @dataclass
@@ -116,12 +117,12 @@ class OutsideWork:
             if mean <= _MATTERS * made:
                 return None
             return (
-                f"{_OUTSIDE}: for each of its steps the program calls {mean / made:.1f} times as many operators as "
+                f"{OUTSIDE}: for each of its steps the program calls {mean / made:.1f} times as many operators as "
                 f"that one does, in the mean of {last:,}; end a whole turn with torchledger.step() to price it"
             )
         if not self._is_long_at_first:
             return None
         return (
-            f"{_OUTSIDE}: the first step called {self._before / made:.1f} times as many operators as that one, and "
+            f"{OUTSIDE}: the first step called {self._before / made:.1f} times as many operators as that one, and "
             f"none as long came again in the {len(self._ends) - 1:,} that were seen"
         )

@@ -16,7 +16,7 @@ from torchledger.books import read_step
 from torchledger.device.host import find_host
 from torchledger.fitting.time_model import TimeModel
 from torchledger.jobs.planned import keep_plan
-from torchledger.nouns import DryRun, Launch, PlannedRank, PlannedStep, StepPrediction
+from torchledger.nouns import DryRun, Host, Launch, PlannedRank, PlannedStep, RarerStep, StepPrediction
 from torchledger.planning.device_memory import memory_of, with_fit
 from torchledger.planning.dry_run import run_without_device
 from torchledger.planning.fabric import find_fabric
@@ -24,6 +24,7 @@ from torchledger.planning.kept_prices import keep_prices, times_of_calls
 from torchledger.planning.price import price_ranks, roofline_note
 from torchledger.planning.rank_entries import RankProgram
 from torchledger.planning.rare_collectives import rare_note
+from torchledger.planning.rarer_steps import with_rarer_steps
 from torchledger.planning.unlike_ranks import MOST_RUN
 from torchledger.planning.world import RecordedRank, Script, program_of, record_ranks
 from torchledger.predicting.devices import find_model
@@ -88,6 +89,7 @@ def plan_program(
         planned = as_planned(step)
         notes = (*_on_host_alone(planned, steps), *planned.notes)
         planned = replace(planned, kernel_launches=_kernel_launches(steps), notes=notes)
+        planned = _with_rarer(planned, outcome.dry_run, path, model, steps[0], mode=mode, host=known)
         planned = with_fit(planned, memory_of(model))
     return Plan(planned, outcome.dry_run, output)
 
@@ -160,6 +162,7 @@ def plan_world(
         elif world > 1 and (rare := rare_note(dry_run, links, _exchanged_bytes(programs))) is not None:
             step = replace(step, notes=(rare, *step.notes))
         step = replace(step, notes=(*_of_guessed_ranks(recorded), *step.notes, *_of_host_tensors(programs)))
+        step = _with_rarer(step, dry_run, recorded[0].ledger, model, steps[0], mode=mode, host=known)
         if mesh is not None and (unlike := unlike_mesh(mesh, _sizes_of(dry_run))) is not None:
             step = replace(step, notes=(unlike, *step.notes))
         step = with_fit(step, memory_of(model))
@@ -168,6 +171,26 @@ def plan_world(
             for each in recorded:
                 keep_prices(each.ledger, times_us[each.rank])
     return Plan(step, dry_run, kept)
+
+
+def _with_rarer(
+    step: PlannedStep,
+    dry_run: DryRun,
+    ledger: Path,
+    model: TimeModel,
+    read: _ReadStep,
+    *,
+    mode: Mode,
+    host: Host | None,
+) -> PlannedStep:
+    """A step beside what others do otherwise that the rank of this ``ledger`` was seen to make."""
+    record, _ = read
+
+    def duration_us(rarer: RarerStep | None) -> float:
+        asked: Mode = "graphs" if dry_run.replays_graphs else mode
+        return predict_ledger(model, ledger, mode=asked, host=host or "usual", rarer=rarer)[0].duration_us
+
+    return with_rarer_steps(step, dry_run.rarer, () if record is None else record.calls, model, duration_us)
 
 
 @contextlib.contextmanager

@@ -38,6 +38,7 @@ from torchledger.nouns import (
     PredictedCalls,
     Prediction,
     Profile,
+    RarerStep,
     Run,
     StepCall,
     StepPrediction,
@@ -81,7 +82,7 @@ from torchledger.predicting.step_notes import (
     step_notes,
 )
 from torchledger.predicting.waits import pieces_of_step, waiting_way, waits_for_device, waits_notes
-from torchledger.stepping.totals import StepTotals, times_made
+from torchledger.stepping.totals import StepTotals, times_made, with_other_calls
 from torchledger.work.graph_collectives import graph_collectives
 from torchledger.work.step_traffic import StepTraffic, step_traffic
 
@@ -372,12 +373,14 @@ def predict_ledger(
     optimizer: str | None = None,
     host: str | Host | None = None,
     convolution_tf32: bool | None = None,
+    rarer: RarerStep | None = None,
 ) -> tuple[StepPrediction, list[Prediction], dict[str, float], list[Launch]]:
     """``predict_step`` for a ledger, with the measured times of its launches (empty without a profile).
 
     ``mode`` is how launches reach the device (``None``: as they did where recorded). ``host`` is ``"ledger"`` (the
     host that recorded it), ``"usual"``, a host or the name of a kept one; ``None`` takes the ledger's where it holds
     one. ``convolution_tf32`` is of ``predict_launches`` (``None``: as the ledger's settings say, or PyTorch's default).
+    With ``rarer`` the price is that of a step that does otherwise than the recorded one.
     Raises ``PredictError`` for a host that is not kept, or not in the ledger.
     """
     from torchledger.books import read_memory, read_step
@@ -397,8 +400,11 @@ def predict_ledger(
             if each.group is not None and each.group_size is not None
         }
         recorded_mode = _mode_of(reader.read(Graph), launches)
-        record = read_step(reader, Counter(launch.graph for launch in launches if launch.is_call))
+        launches_of = Counter(launch.graph for launch in launches if launch.is_call)
+        record = read_step(reader, launches_of)
         memory = None if record is None else read_memory(reader, record.step.name)
+    if record is not None and rarer is not None:
+        record = with_other_calls(record, rarer.calls, rarer.lacks, launches_of)
     rounding = rounding_of(run.environment.settings)
     if convolution_tf32 is not None:
         rounding["convolution_tf32"] = convolution_tf32

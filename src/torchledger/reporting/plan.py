@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from torchledger.nouns import DryRun, PlannedStep, StandIn
@@ -23,6 +24,7 @@ def plan_as_plain(step: PlannedStep, dry_run: DryRun | None = None) -> dict[str,
             "host_us": step.host_us,
             "host_work_us": step.host_work_us,
             "decided_by": step.decides,
+            "mean_us": step.mean_us,
         },
         "communication": {
             "total_us": step.communication_us,
@@ -34,6 +36,7 @@ def plan_as_plain(step: PlannedStep, dry_run: DryRun | None = None) -> dict[str,
         "ranks": step.world_size,
         "launches": step.launches,
         "kernel_launches": step.kernel_launches,
+        "rarer_steps": [asdict(each) for each in step.rarer],
         "notes": list(step.notes),
         "stand_ins": [
             {"source": each.source, "asked": each.asked, "value": each.value, "count": each.count}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from torchledger.nouns import Launch, Phase, Step, StepCall
 from torchledger.work.collectives import Message, collective_kind
@@ -64,6 +64,19 @@ def total_step(step: Step, calls: Sequence[StepCall], launches_of: Mapping[str, 
         sum(count * launches_of.get(graph, 0) for graph, count in step.graph_calls.items())
         + sum(call.repeated - call.not_taken for call in calls),
     )
+
+
+def with_other_calls(
+    record: StepTotals, more: Sequence[StepCall], lacks: Collection[int], launches_of: Mapping[str, int]
+) -> StepTotals:
+    """A step as it would be with some calls ``more``, behind its own, and without those of the ``order`` in
+    ``lacks``."""
+    kept = [call for call in record.calls if call.order not in lacks]
+    behind = 1 + max((call.order for call in record.calls), default=-1)
+    added = [replace(call, step=record.step.name, order=order) for order, call in enumerate(more, behind)]
+    calls = [*kept, *added]
+    graph_calls = Counter(call.name for call in calls if call.kind == "graph")
+    return total_step(replace(record.step, graph_calls=dict(graph_calls)), calls, launches_of)
 
 
 def stale_graphs(step: Step, graphs: Iterable[str]) -> tuple[str, ...]:

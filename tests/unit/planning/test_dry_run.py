@@ -402,6 +402,7 @@ def test_a_step_that_cannot_be_written_down_is_told_with_the_reason_and_ends_the
     def fail(*_: object, **__: object) -> None:
         raise KeyError("no such operator")
 
+    monkeypatch.setattr("torchledger.planning.later_steps._MOST", 0)
     monkeypatch.setattr("torchledger.planning.dry_run.record_heard_step", fail)
     turns: list[int] = []
     with pytest.raises(PlanError, match="could not be written down: KeyError: 'no such operator'"):
@@ -446,12 +447,13 @@ def test_what_shows_the_ledger_says_that_nothing_was_measured(outcome: DryRunOut
 def test_a_plan_has_the_keys_that_scripts_read(outcome: DryRunOutcome) -> None:
     step, *_ = predict_ledger(find_model("H200"), outcome.path)
     plain = plan_as_plain(as_planned(step), outcome.dry_run)
-    keys = {"step", "communication", "memory", "ranks", "launches", "kernel_launches", "notes", "stand_ins"}
+    keys = {"step", "communication", "memory", "ranks", "launches", "kernel_launches", "rarer_steps"}
+    keys |= {"notes", "stand_ins"}
     assert set(plain) == keys | {"decisions"}
     assert set(plain["memory"]) == {"peak_allocated_bytes", "fits"}
     assert plain["notes"] == list(as_planned(step).notes)
     times = {"duration_us", "low_us", "high_us", "device_us", "host_us", "host_work_us"}
-    assert set(plain["step"]) == times | {"decided_by"}
+    assert set(plain["step"]) == times | {"decided_by", "mean_us"}
     assert 0 <= plain["step"]["low_us"] < plain["step"]["duration_us"] < plain["step"]["high_us"]
     assert plain["step"]["decided_by"] == "compute" and plain["ranks"] == 1
     # The parameters, their gradients and both moments, in single precision.

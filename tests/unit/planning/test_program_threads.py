@@ -52,7 +52,10 @@ def test_an_end_that_python_lets_nobody_hear_comes_at_the_programs_next_operator
     assert ends == ["told", "went on"]
 
 
-def test_a_step_in_which_loaders_begin_processes_is_planned_and_the_program_ended(tmp_path: Path) -> None:
+def test_a_step_in_which_loaders_begin_processes_is_planned_and_the_program_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torchledger.planning.later_steps._MOST", 0)
     epochs: list[int] = []
 
     def program() -> None:

@@ -42,11 +42,11 @@ def _outcome(path: Path, every: int, in_each: Callable[[torch.Tensor], object] =
 
 def test_what_rarer_steps_exchange_is_looked_for_behind_a_step_without_a_collective(tmp_path: Path) -> None:
     found = _outcome(tmp_path, 12)
-    assert [(each.operation, each.message_bytes, each.count, each.steps) for each in found.rare] == [
-        ("all_reduce", 8 * 8 * 4, 1, 1),
-        ("all_reduce", 8 * 4, 1, 1),
+    assert [(each.operation, each.message_bytes) for each in found.rare] == [
+        ("all_reduce", 8 * 8 * 4),
+        ("all_reduce", 8 * 4),
     ]
-    assert found.optimizer_steps == 13
+    assert {(each.count, each.steps) for each in found.rare} == {(found.optimizer_steps // 12,) * 2} != {(0, 0)}
     assert all(each.source.startswith(__file__) and each.group_size == 2 for each in found.rare)
 
 
@@ -85,10 +85,8 @@ def test_one_function_that_averages_all_of_a_program_hides_no_rarer_average(with
                 _average([parameter.data for parameter in layer.parameters()], None)
 
     found = run_without_device(program, tmp_path / "plan.ledger", GPU, world=WorldSpec(0, 4)).dry_run.rare
-    assert [(each.message_bytes, each.group_size, each.count, each.steps) for each in found] == [
-        (8 * 8 * 4, 4, 1, 1),
-        (8 * 4, 4, 1, 1),
-    ]
+    assert [(each.message_bytes, each.group_size) for each in found] == [(8 * 8 * 4, 4), (8 * 4, 4)]
+    assert all(each.count == each.steps > 0 for each in found)
 
 
 def test_what_other_groups_exchange_only_while_a_program_warms_up_is_not_rarer(tmp_path: Path) -> None:
@@ -171,6 +169,7 @@ def test_where_no_step_with_a_collective_came_that_is_said() -> None:
 def test_a_program_that_exchanges_little_is_looked_on_for_longer_than_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_each: Callable[[torch.Tensor], object]
 ) -> None:
+    monkeypatch.setattr("torchledger.planning.later_steps._MOST", 0)
     monkeypatch.setattr(dry_run, "_LOOKED_ON_S", 0.0)
     monkeypatch.setattr(dry_run, "_LOOKED_ON_SHARE", 0.0)
     assert _outcome(tmp_path, 40, in_each).rare

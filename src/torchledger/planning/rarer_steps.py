@@ -1,0 +1,103 @@
+"""What steps of a program take that do otherwise than the recorded one: priced as that one is, with what they do more
+and without what they lack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import takewhile
+
+from torchledger.fitting.time_model import TimeModel
+from torchledger.nouns import PlannedRarerStep, PlannedStep, RarerStep, StepCall
+from torchledger.planning.outside_work import OUTSIDE
+from torchledger.predicting.step_calls import price_calls
+from torchledger.program_text import shortened
+
+_MATTERS = 0.02
+"""Steps are told of by which the mean step differs from the recorded one by this share, or more."""
+
+_MOST_NAMED = 3
+
+
+def with_rarer_steps(
+    step: PlannedStep,
+    rarer: Sequence[RarerStep],
+    recorded: Sequence[StepCall],
+    model: TimeModel,
+    duration_us: Callable[[RarerStep | None], float],
+) -> PlannedStep:
+    """A step, and those that differ from it enough to change the mean.
+
+    ``duration_us`` is what such a step takes, or the ``recorded`` one (``None``), microseconds, with nothing between
+    ranks.
+    """
+    usual_us = duration_us(None) if rarer else 0.0
+    priced = []
+    for each in rarer:
+        more_us = duration_us(each) - usual_us
+        if abs(each.share * more_us) < _MATTERS * step.duration_us:
+            continue
+        calls = each.calls if more_us > 0 else [call for call in recorded if call.order in each.lacks]
+        operator, source = _dearest(model, calls)
+        priced.append(PlannedRarerStep(each.every, len(each.places), each.seen, each.share, more_us, source, operator))
+    if not priced:
+        return step
+    priced.sort(key=lambda each: -abs(each.share * each.more_us))
+    step = replace(step, rarer=tuple(priced))
+    # What is counted in operators alone is priced now.
+    others = (note for note in step.notes if not note.startswith(OUTSIDE))
+    return replace(step, notes=(_note(step), *others))
+
+
+def _note(step: PlannedStep) -> str:
+    """How often others than the recorded step come, what they do, and what a step takes with them in the mean."""
+    told = [_told(each) for each in step.rarer[:_MOST_NAMED]]
+    further = len(step.rarer) - len(told)
+    if further:
+        told.append(f"and {further} further kinds of steps differ")
+    mean, own = _ms(step.mean_us), _ms(step.duration_us)
+    return f"{'; '.join(told)}: {mean} a step in the mean, where the recorded one, which is priced, takes {own}"
+
+
+def _told(rarer: PlannedRarerStep) -> str:
+    if rarer.every:
+        who, does = f"every {_ordinal(rarer.every)} step", "does"
+    elif rarer.times == 1:
+        who, does = f"a step of {rarer.seen:,} seen", "does"
+    else:
+        who, does = f"{rarer.times:,} steps of {rarer.seen:,} seen", "do"
+    does = f"also {does}" if rarer.more_us > 0 else f"{does} without"
+    what = "other work" if rarer.operator is None else f"{rarer.operator} and the like"
+    at = "" if rarer.source is None else f" ({rarer.source})"
+    change = f"{_ms(abs(rarer.more_us))} {'more' if rarer.more_us > 0 else 'less'}"
+    return f"{who} {does} {what}{at}, about {change}"
+
+
+def _dearest(model: TimeModel, calls: Sequence[StepCall]) -> tuple[str | None, str | None]:
+    """The operator that takes most of the device's time in these calls, else the first graph that is called, and the
+    innermost line that leads to all of its calls."""
+    took: dict[str, float] = {call.name: 0.0 for call in calls if call.kind == "graph"}
+    for call, found in price_calls(model, calls, ran_on_cpu=False):
+        took[call.name] = took.get(call.name, 0.0) + found.duration_us
+    name = max(took, key=lambda each: took[each], default=None)
+    led = [call.sources for call in calls if call.name == name and call.sources]
+    common = takewhile(lambda lines: len(set(lines)) == 1, zip(*led, strict=False))
+    line = next(reversed([lines[0] for lines in common]), None)
+    return name, None if line is None else shortened(line)
+
+
+def _ms(us: float) -> str:
+    """
+    >>> _ms(41_234.5), _ms(0.3)
+    ('41.2 ms', '0.0003 ms')
+    """
+    return f"{us / 1e3:,.3g} ms"
+
+
+def _ordinal(number: int) -> str:
+    """
+    >>> _ordinal(2), _ordinal(6), _ordinal(11), _ordinal(23)
+    ('2nd', '6th', '11th', '23rd')
+    """
+    is_teen = number % 100 in (11, 12, 13)
+    return f"{number}{'th' if is_teen else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
