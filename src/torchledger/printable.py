@@ -1,4 +1,6 @@
-"""Text from a ledger, made safe to show: names and sources are data, whatever they hold."""
+"""Text from a ledger, made safe to show: names and sources are data, whatever they hold.
+
+Numbers have their nouns with them."""
 
 from __future__ import annotations
 
@@ -59,3 +61,13 @@ def shorten(text: str, limit: int) -> str:
     ('abcd... (36 more characters)', 'abcdefgh')
     """
     return text if len(text) <= limit + 30 else f"{text[:limit]}... ({len(text) - limit:,} more characters)"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "launch"), counted(1200, "graph"), counted(3, "launch")
+    ('1 launch', '1,200 graphs', '3 launches')
+    """
+    plural = "es" if noun.endswith(("ch", "s")) else "s"
+    return f"{number:,} {noun}{'' if number == 1 else plural}"

@@ -15,6 +15,7 @@ import click
 import orjson
 
 from torchledger.errors import UsageError
+from torchledger.printable import counted
 from torchledger.reporting.document import Document
 
 json_option: Callable[[Any], Any] = click.option(
@@ -73,7 +74,7 @@ def tell_rank(*paths: Path) -> None:
         if is_job(path):
             taken, *others = ledgers_of_job(path).values()
             another = f"; for another rank, name its ledger: {others[0]}" if others else ""
-            ranks = f"{1 + len(others)} ranks" if others else "1 rank"
+            ranks = counted(1 + len(others), "rank")
             click.echo(f"torchledger: {path} is a job of {ranks}, this is {taken.name}{another}", err=True)
 
 

@@ -10,7 +10,7 @@ import click
 from torchledger.cli.output import force_option, json_option, print_json
 from torchledger.cli.progress import progress_bar
 from torchledger.errors import UsageError
-from torchledger.printable import one_line, shorten
+from torchledger.printable import counted, one_line, shorten
 from torchledger.profiling.profile import silence_kineto
 from torchledger.sampling.request import Outcome, Request, sample_file
 
@@ -167,7 +167,7 @@ def _report(outcome: Outcome) -> None:
         if outcome.measured is not None:
             click.echo(f"{outcome.measured:,} of {outcome.planned:,} points measured into {outcome.written}", err=True)
         elif outcome.planned is not None:
-            click.echo(f"{outcome.planned:,} points planned in {outcome.written}", err=True)
+            click.echo(f"{counted(outcome.planned, 'point')} planned in {outcome.written}", err=True)
         elif outcome.written is not None:
             click.echo(f"wrote {outcome.written}", err=True)
         return

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from torchledger.cli.output import force_option, json_option, print_document, print_json
+from torchledger.printable import counted
 
 
 @click.group(name="samples")
@@ -28,7 +29,7 @@ def merge(parts: tuple[Path, ...], output: Path, allow_mixed: bool, force: bool,
     if as_json:
         print_json({"written": str(output), "samples": count, "duplicates": dropped})
     else:
-        click.echo(f"{count:,} samples in {output}; {dropped:,} duplicates dropped", err=True)
+        click.echo(f"{counted(count, 'sample')} in {output}; {counted(dropped, 'duplicate')} dropped", err=True)
 
 
 @command.command(name="show")
@@ -77,7 +78,7 @@ def export(path: Path, output: Path, force: bool, as_json: bool) -> None:
         print_json({"written": {str(file): rows for file, rows in written.items()}})
         return
     for file, rows in written.items():
-        click.echo(f"{rows:,} rows in {file}", err=True)
+        click.echo(f"{counted(rows, 'row')} in {file}", err=True)
 
 
 @command.command(name="compact")
@@ -88,4 +89,4 @@ def compact(folder: Path, as_json: bool) -> None:
     from torchledger.sampling.dataset import compact as compact_folder
 
     count = compact_folder(folder)
-    print_json({"samples": count}) if as_json else click.echo(f"{count:,} samples in {folder}", err=True)
+    print_json({"samples": count}) if as_json else click.echo(f"{counted(count, 'sample')} in {folder}", err=True)

@@ -21,6 +21,7 @@ from torchledger.predicting.host_steps import expected_host
 from torchledger.predicting.host_work import WORK_ERROR
 from torchledger.predicting.overheads import Mode, overheads_of
 from torchledger.predicting.waits import waits_notes
+from torchledger.printable import counted
 
 _COUNTS = 0.02
 """A share of the device's time that is worth a sentence."""
@@ -180,7 +181,7 @@ def _unmet_note(
         sent, received = told[source][source, target], told[target][source, target]
         if sent != received:
             return (
-                f"rank {source} sends rank {target} {sent:,} messages in a step, of which that one receives "
+                f"rank {source} sends rank {target} {counted(sent, 'message')} in a step, of which that one receives "
                 f"{received:,}: on the device one of them would wait for ever"
             )
     return None

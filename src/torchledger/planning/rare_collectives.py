@@ -12,6 +12,7 @@ from typing import Any
 
 from torchledger.nouns import DryRun, Fabric, RareCollective
 from torchledger.planning.fabric import placement_of, price_collective
+from torchledger.printable import counted
 from torchledger.program_text import shortened
 from torchledger.stepping.communication import operation_of
 from torchledger.work.collectives import collective_kind, message_of_call
@@ -121,9 +122,9 @@ def rare_note(dry_run: DryRun, fabric: Fabric | None, exchanged: int | None = No
     if exchanged is not None:
         said = "rarer steps exchange more than this one, which is not in the price"
     if dry_run.optimizer_steps:
-        ran = f"{dry_run.optimizer_steps:,} steps of optimizers that ran"
+        ran = f"{counted(dry_run.optimizer_steps, 'step')} of optimizers that ran"
     else:
-        ran = f"{dry_run.calls:,} calls behind it that ran"
+        ran = f"{counted(dry_run.calls, 'call')} behind it that ran"
     if not dry_run.rare:
         return f"{said}, and none that has one came in the {ran}" if exchanged is None else None
     if not do_matter(dry_run.rare, exchanged or 0):
@@ -150,7 +151,7 @@ def _named(rare: Sequence[RareCollective]) -> Iterator[str]:
         facts = [f"{sum(known) / 1e6:,.3g} MB"] if len(known) == len(members) else []
         facts.append(shortened(source))
         over = f" over {size} ranks" if size else ""
-        yield f"{operation} {count:,} times{over} ({', '.join(facts)})"
+        yield f"{operation} {counted(count, 'time')}{over} ({', '.join(facts)})"
 
 
 def _cost(dry_run: DryRun, fabric: Fabric | None) -> str:

@@ -11,6 +11,7 @@ from torchledger.fitting.time_model import TimeModel
 from torchledger.nouns import PlannedRarerStep, PlannedStep, RarerStep, StepCall
 from torchledger.planning.outside_work import OUTSIDE
 from torchledger.predicting.step_calls import price_calls
+from torchledger.printable import counted
 from torchledger.program_text import shortened
 
 _MATTERS = 0.02
@@ -54,7 +55,7 @@ def _note(step: PlannedStep) -> str:
     told = [_told(each) for each in step.rarer[:_MOST_NAMED]]
     further = len(step.rarer) - len(told)
     if further:
-        told.append(f"and {further} further kinds of steps differ")
+        told.append(f"and {counted(further, 'further kind')} of steps")
     mean, own = _ms(step.mean_us), _ms(step.duration_us)
     return f"{'; '.join(told)}: {mean} a step in the mean, where the recorded one, which is priced, takes {own}"
 

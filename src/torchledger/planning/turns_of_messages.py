@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from torchledger.planning.turns import Turn
+from torchledger.printable import counted
 
 Method = Literal["send", "recv"]
 
@@ -158,7 +159,7 @@ class TurnsOfMessages:
         if part.updates:
             did = f"{part.updates:,} {'step' if part.updates == 1 else 'steps'} of its optimizer"
         elif not did:
-            did = f"{part.calls:,} calls of its model, and no step of an optimizer"
+            did = f"{counted(part.calls, 'call')} of its model, and no step of an optimizer"
         return (
             f"a step of rank {self._rank} is what it does from its messages at {part.at} to the next ones: {did}; end "
             "a step elsewhere with torchledger.step()"

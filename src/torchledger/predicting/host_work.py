@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from torchledger.nouns import StepCall
+from torchledger.printable import counted
 from torchledger.work.categories import operator_name
 
 RANDOM_NS: Mapping[str, float] = {
@@ -88,7 +89,7 @@ def host_work_notes(calls: Sequence[StepCall], work_us: Mapping[int, float]) -> 
     moved = sum(call.bytes_moved or 0 for call in worked if _kind(call) is None)
     parts = [f"{_counted(numbers)} random numbers"] if numbers else []
     parts += [f"{_size(moved)} read or written"] if moved else []
-    times = "one call" if len(worked) == 1 else f"{len(worked):,} calls"
+    times = counted(len(worked), "call")
     return (
         f"the program computes on the host: {' and '.join(parts)} in {times}{_lines(worked, work_us)}, about "
         f"{sum(work_us.values()) / 1e3:,.3g} ms on a usual host, in the price",

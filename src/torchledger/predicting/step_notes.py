@@ -11,6 +11,7 @@ from torchledger.predicting.call_sizes import at_usual_sizes, sizes_of_calls
 from torchledger.predicting.flex_launches import taken_share
 from torchledger.predicting.launches import is_foreign
 from torchledger.predicting.step_calls import is_recurrent_by_bytes
+from torchledger.printable import counted
 from torchledger.stepping.totals import StepTotals
 from torchledger.work.categories import is_of_program, operator_name
 from torchledger.work.flex import SIMPLE, VISITED
@@ -125,9 +126,11 @@ def _record_notes(model: TimeModel, record: StepTotals | None, launches: Sequenc
     # Ledgers of before do not say which launches these are.
     untold = [call for call in record.calls if not call.times]
     if not_taken := sum(call.not_taken for call in untold):
-        notes.append(f"{not_taken:,} launches in ways of conditionals that the step did not take are in its price")
+        launched, are = counted(not_taken, "launch"), "is" if not_taken == 1 else "are"
+        notes.append(f"{launched} in ways of conditionals that the step did not take {are} in its price")
     if repeated := sum(call.repeated for call in untold):
-        notes.append(f"{repeated:,} launches that loops in compiled graphs made again are not in its price")
+        launched, are = counted(repeated, "launch"), "is" if repeated == 1 else "are"
+        notes.append(f"{launched} that loops in compiled graphs made again {are} not in its price")
     if ran_on_cpu(record) and model.machine.device.kind != "cpu":
         notes.append(CALLS_OF_CPU)
     if own := _of_own_operators(record, launches):
@@ -139,8 +142,8 @@ def _record_notes(model: TimeModel, record: StepTotals | None, launches: Sequenc
     notes += notes_on_copies(model, record.calls, ran_on_cpu=ran_on_cpu(record))
     if recurrent := sum(is_recurrent_by_bytes(model, call) for call in record.calls):
         notes.append(
-            f"the time steps of recurrent layers ({recurrent:,} calls) wait for each other: they take longer than "
-            "their FLOPs and bytes, at which they are priced"
+            f"the time steps of recurrent layers ({counted(recurrent, 'call')}) wait for each other: they take longer "
+            "than their FLOPs and bytes, at which they are priced"
         )
     return tuple(notes)
 

@@ -19,6 +19,7 @@ from torchledger.predicting.host_steps import STEP_COSTS, launching_us
 from torchledger.predicting.overheads import Mode, launch_kind
 from torchledger.predicting.questions import is_over_lists
 from torchledger.predicting.replays import ReplayCosts
+from torchledger.printable import counted
 from torchledger.work.host_waits import DRIVER_WAITS
 
 _MOST_LINES = 4
@@ -55,7 +56,7 @@ def _lines(waits: Sequence[StepCall]) -> str:
     """The lines that wait, the most frequent first; empty where none is known."""
     lines = Counter(os.path.basename(wait.sources[-1]) for wait in waits if wait.sources)
     named = [f"{line}{f' x {count:,}' if count > 1 else ''}" for line, count in lines.most_common(_MOST_LINES)]
-    further = f" and {len(lines) - len(named)} more lines" if len(lines) > len(named) else ""
+    further = f" and {counted(len(lines) - len(named), 'more line')}" if len(lines) > len(named) else ""
     return f" ({', '.join(named)}{further})" if named else ""
 
 

@@ -22,6 +22,7 @@ from torchledger.capturing.watcher import Watcher
 from torchledger.device.describe import describe_devices
 from torchledger.errors import MeasureError
 from torchledger.nouns import Breakdown, Gap, Launch, StepFoundBy
+from torchledger.printable import counted
 from torchledger.profiling.event_times import breakdown_of_calls
 from torchledger.profiling.records import records_of_recording
 from torchledger.profiling.unlike_steps import lines_of_graphs, what_differs
@@ -252,7 +253,7 @@ class StepProfiler(Watcher):
                 records = [*records, Gap("device_time", "profile", reason)]
             untold = set(self._capture.graph_names) - set(self._launches)
             if untold:
-                reason = f"the profile was not told of {len(untold)} graphs, the first of them {min(untold)}"
+                reason = f"the profile was not told of {counted(len(untold), 'graph')}, the first of them {min(untold)}"
                 records = [*records, Gap("device_time", "profile", reason)]
             if records:  # a process that neither compiled nor trained writes no ledger
                 self._capture.add(*records)
@@ -427,7 +428,8 @@ def why_no_step(
     least, seen, called = needed - warmup, recording.begun, sum(recording.called.values())
     who = "a plan" if is_plan else "the profile"
     if seen <= 1 and graphs > 2 and called < needed:
-        return f"the program compiled to its end ({graphs} graphs), and {who} needs {needed} steps without"
+        compiled, wanted = counted(graphs, "graph"), counted(needed, "step")
+        return f"the program compiled to its end ({compiled}), and {who} needs {wanted} without"
     if recording.found_by is None and called > 1:
         calls = ", ".join(f"{name} x{count}" for name, count in recording.called.most_common(3))
         if recording.waited_for_optimizer:
@@ -438,7 +440,7 @@ def why_no_step(
             )
         return (
             f"no step was found: what the program called since it last compiled ({calls}) repeats itself in no "
-            f"order that {who} knows, and it needs {needed} steps. End each with torchledger.step()"
+            f"order that {who} knows, and it needs {counted(needed, 'step')}. End each with torchledger.step()"
         )
     steps, differs = f"{seen} step{'' if seen == 1 else 's'}", what_differs(recording.kinds, lines)
     reason = f"the program ended after {steps} without compilation, and {who} needs {needed}. "

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchledger.nouns import Account, BalanceSheet, Difference, Gap
-from torchledger.printable import ended
-from torchledger.reporting.columns import counted
+from torchledger.printable import counted, ended
 from torchledger.reporting.document import Block, Section, Sentence, Table, Tone, as_plain, columns
 
 

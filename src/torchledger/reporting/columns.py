@@ -70,16 +70,6 @@ def signed(value: float, formatter: Callable[[Any], str]) -> str:
     return f"+{formatter(value)}" if value > 0 else formatter(value)
 
 
-def counted(number: int, noun: str) -> str:
-    """A number with its noun.
-
-    >>> counted(1, "launch"), counted(1200, "graph"), counted(3, "launch")
-    ('1 launch', '1,200 graphs', '3 launches')
-    """
-    plural = "es" if noun.endswith(("ch", "s")) else "s"
-    return f"{number:,} {noun}{'' if number == 1 else plural}"
-
-
 def format_bytes(value: float) -> str:
     """Decimal: 1 kB is 1000 bytes.
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchledger.nouns import Compilation, Graph
-from torchledger.reporting.columns import counted
+from torchledger.printable import counted
 from torchledger.reporting.document import Block, Code, Document, Section, Sentence, as_plain
 from torchledger.reporting.overview import shorten_source
 from torchledger.store import LedgerReader

@@ -22,8 +22,9 @@ from torchledger.nouns import (
     Profile,
     StepPrediction,
 )
+from torchledger.printable import counted
 from torchledger.reporting.balance import balance_lines
-from torchledger.reporting.columns import counted, format_bytes, format_share, format_si, format_us
+from torchledger.reporting.columns import format_bytes, format_share, format_si, format_us
 from torchledger.reporting.html_entries import Entries
 from torchledger.reporting.html_memory import memory_of_step
 from torchledger.reporting.html_records import predictions_plain, timeline_plain, values_plain

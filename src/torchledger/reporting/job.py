@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from torchledger.nouns import CollectiveMatch, Job, RankSummary
-from torchledger.printable import ended
+from torchledger.printable import counted, ended
 from torchledger.reporting.columns import format_share, format_us
 from torchledger.reporting.document import Document, Facts, Section, Sentence, Table, columns
 from torchledger.reporting.plan import plan_as_plain
@@ -126,7 +126,7 @@ def _facts(job: Job) -> Facts:
         plain = [rank.plain_us for rank in job.ranks if rank.plain_us is not None]
         under = f"{format_us(job.wall_us)} under the profiler"
         rows.append(("step", f"{format_us(max(plain))} without the profiler, {under}" if plain else under))
-        rows.append(("recorded", f"{job.steps} steps"))
+        rows.append(("recorded", counted(job.steps, "step")))
         exposed = job.exposed_us or 0.0
         hidden = statistics.mean(rank.hidden_us for rank in job.ranks)
         waiting = statistics.mean(rank.waiting_us for rank in job.ranks)

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torchledger.nouns import Breakdown, Device, Run, Step
+from torchledger.printable import counted
 from torchledger.reporting.balance import balance_as_plain, balance_section
-from torchledger.reporting.columns import counted, format_bytes
+from torchledger.reporting.columns import format_bytes
 from torchledger.reporting.document import Block, Document, Facts, Section, Sentence, Table, as_plain, columns, joined
 from torchledger.reporting.memory import memory_as_plain, memory_sections
 from torchledger.reporting.remarks import profile_gaps, remarks, why_no_graph

@@ -6,7 +6,8 @@ from dataclasses import asdict
 from typing import Any
 
 from torchledger.nouns import DryRun, PlannedStep, StandIn
-from torchledger.reporting.columns import counted, format_bytes, format_us
+from torchledger.printable import counted
+from torchledger.reporting.columns import format_bytes, format_us
 from torchledger.reporting.document import Block, Document, Facts, Section, Sentence
 from torchledger.reporting.planned_job import collectives_as_plain
 
@@ -83,7 +84,7 @@ def dry_run_sections(dry_run: DryRun) -> list[Section]:
             for each in dry_run.stand_ins[:_MOST_LINES]
         ]
         further = len(dry_run.stand_ins) - len(told)
-        rest = [Sentence(f"And {further} more lines.", "quiet")] if further else []
+        rest = [Sentence(f"And {counted(further, 'more line')}.", "quiet")] if further else []
         sections.append(Section("Stand-ins for values that were not computed", (Facts(tuple(told)), *rest)))
     if dry_run.decisions:
         decided = [(what, "once" if count == 1 else f"{count} times") for what, count in dry_run.decisions.items()]

@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from torchledger.nouns import BalanceSheet, Gap
-from torchledger.printable import ended, sentence
-from torchledger.reporting.columns import counted, format_bytes, format_si
+from torchledger.printable import counted, ended, sentence
+from torchledger.reporting.columns import format_bytes, format_si
 from torchledger.reporting.summary import CompilationFacts, GraphFacts, Summary
 from torchledger.stepping.totals import stale_graphs
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchledger.nouns import Sample
-from torchledger.reporting.columns import counted, format_seconds
+from torchledger.printable import counted
+from torchledger.reporting.columns import format_seconds
 from torchledger.reporting.document import Block, Document, Facts, Section, Sentence, Table, columns
 from torchledger.sampling.progress import OperatorProgress, SetProgress
 

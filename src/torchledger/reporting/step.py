@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torchledger.nouns import Phase, Step, StepCall, StepFoundBy
-from torchledger.printable import ended
+from torchledger.printable import counted, ended
 from torchledger.reporting.columns import (
     UNTIMED,
-    counted,
     format_bytes,
     format_count,
     format_share,

@@ -9,7 +9,8 @@ from torchledger.nouns import Launch, Prediction, StepPrediction
 from torchledger.predicting.job import RankPrediction, slowest
 from torchledger.predicting.launches import was_measured_elsewhere
 from torchledger.predicting.step import NO_STEP, ran_elsewhere
-from torchledger.reporting.columns import counted, format_bytes, format_share, format_us
+from torchledger.printable import counted
+from torchledger.reporting.columns import format_bytes, format_share, format_us
 from torchledger.reporting.document import Block, Document, Facts, Section, Sentence, Table, as_plain, columns, joined
 from torchledger.reporting.step import PHASE_WORDS
 
@@ -184,7 +185,10 @@ def _eager_section(step: StepPrediction, top: int) -> Section:
         for each in step.eager[:top]
     )
     table = Table(columns("step_call", "phase", "calls", "predicted_us", "predicted_total_us", "range"), rows)
-    return Section(f"{len(rows)} of {len(step.eager)} kinds of eager calls ({step.eager_calls:,} calls)", (table,))
+    return Section(
+        f"{len(rows)} of {len(step.eager)} kinds of eager calls ({counted(step.eager_calls, 'call')})",
+        (table,),
+    )
 
 
 def step_as_plain(

@@ -19,9 +19,9 @@ from torchledger.nouns import (
     StageName,
     Step,
 )
+from torchledger.printable import counted
 from torchledger.reporting.columns import (
     UNKNOWN,
-    counted,
     format_bytes,
     format_count,
     format_ratio,

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchledger.nouns import Breakdown, TimeRow
-from torchledger.printable import ended
+from torchledger.printable import counted, ended
 from torchledger.reporting.ceilings import above_ceilings
-from torchledger.reporting.columns import counted, format_count, format_share, format_us
+from torchledger.reporting.columns import format_count, format_share, format_us
 from torchledger.reporting.document import Block, Document, Facts, Section, Sentence, Table, as_plain, columns
 from torchledger.traces.verdict import beside_a_step, time_words
 

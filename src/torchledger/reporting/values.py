@@ -10,8 +10,7 @@ from typing import Any
 from torchledger.nouns import Launch, Run, ValueComparison, ValueFinding, WatchedGraph
 from torchledger.nouns.run import ValuesLack
 from torchledger.nouns.run_diff import SettingChange
-from torchledger.printable import one_line, sentence
-from torchledger.reporting.columns import counted
+from torchledger.printable import counted, one_line, sentence
 from torchledger.reporting.document import Document, Facts, Section, Sentence, as_plain
 from torchledger.reporting.run_diff import setting_sentences
 from torchledger.store import LedgerReader

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from torchledger.nouns import OptimizerFacts, StepKind
+from torchledger.printable import counted
 from torchledger.stepping.finder import Signature, StepFinder
 from torchledger.stepping.recording import StepRecording
 
@@ -145,7 +146,7 @@ class Outcome:
             return ()
         compiled = "1 graph was" if self.compiled_later == 1 else f"{self.compiled_later} graphs were"
         return (
-            f"{compiled} compiled after the recorded steps, and {followed} steps of optimizers followed: "
+            f"{compiled} compiled after the recorded steps, and {counted(followed, 'step')} of optimizers followed: "
             "if they are of another training, record it by itself",
         )
 
@@ -153,9 +154,9 @@ class Outcome:
 def _said_of_threads(other_threads: Counter[str], stepped_later: int) -> tuple[str, ...]:
     updates = sum(count for _, count in optimizers_in(tuple(other_threads.items())))
     calls, updates = other_threads.total() - updates, updates + stepped_later
-    what = [f"{updates} steps of optimizers"] if updates else []
+    what = [f"{counted(updates, 'step')} of optimizers"] if updates else []
     if calls:
-        what.insert(0, f"{calls} calls of graphs")
+        what.insert(0, f"{counted(calls, 'call')} of graphs")
     if not what:
         return ()
     return (f"{' and '.join(what)} by other threads belong to no step: steps are those of one thread",)
