@@ -11,7 +11,8 @@ that a device refuses are left out and named. ``--along`` draws calls that work 
 ``eager_calls_common.py``, ``--recurrent`` those of ``eager_calls_recurrent.py``, ``--libraries`` those of
 ``eager_calls_libraries.py``, ``--sharded`` those of ``eager_calls_sharded.py``, ``--seldom`` those of
 ``eager_calls_seldom.py``, ``--various`` those of ``eager_calls_various.py``, ``--solvers`` those of
-``eager_calls_solvers.py``, ``--decoding`` those of ``eager_calls_decoding.py``, ``--models`` those of
+``eager_calls_solvers.py``, ``--factors`` those of ``eager_calls_factors.py``, ``--decoding`` those of
+``eager_calls_decoding.py``, ``--models`` those of
 ``eager_calls_models.py``, ``--uneven`` those of ``eager_calls_uneven.py`` and ``--meeting`` those of
 ``eager_calls_meeting.py``; ``--seconds`` bounds the script's own time, after which a recorder still ends its ledger.
 ``--judge`` says for each operator what was measured and what its price is, and how many intervals hold; ``--data`` adds
@@ -118,6 +119,7 @@ _DRAWINGS = {
     "--uneven": "DrawnUneven",
     "--various": "DrawnVarious",
     "--solvers": "DrawnSolvers",
+    "--factors": "DrawnFactors",
     "--decoding": "DrawnDecoding",
 }
 """What can be drawn instead of the usual calls, each by the class in its own file."""
@@ -134,7 +136,7 @@ def _drawing(options: argparse.Namespace) -> type[Drawn]:
     return drawing
 
 
-_LONGEST_S = {"along": 0.005, "rare": 0.005, "solvers": 0.02}
+_LONGEST_S = {"along": 0.005, "rare": 0.005, "solvers": 0.02, "factors": 0.6}
 """Calls along dimensions may take a hundred times what others of their size do; few of those fill a recording."""
 
 _FOR_TRYING, _SLOWER, _WATCHED = 1 / 3, 2.5, 1

@@ -71,7 +71,7 @@ def measured(name: str) -> list[dict[str, Any]]:
 
 MEASURED = (
     *("calls", "eager", "common", "libraries", "recurrent", "sharded", "seldom", "solvers", "decoding", "meeting"),
-    *("model_calls", "uneven"),
+    *("model_calls", "uneven", "factors"),
 )
 """The files of calls that costs are learned of."""
 
@@ -258,7 +258,7 @@ def main() -> None:
     parser.add_argument("--held-out", action="store_true")
     parser.add_argument("--held-out-lists", action="store_true")
     parser.add_argument("--held-out-rare", action="store_true")
-    parser.add_argument("--held-out-seeds", choices=("seldom", "solvers", "decoding"))
+    parser.add_argument("--held-out-seeds", choices=("seldom", "solvers", "decoding", "factors"))
     parser.add_argument("--held-out-scripts", action="store_true")
     parser.add_argument("--held-out-parts", action="store_true")
     parser.add_argument("--without", metavar="PREFIX", help="programs to learn nothing of")

@@ -193,8 +193,12 @@ class KernelConstants:
     choose_near_bytes: float
     choose_start_us: float
     choose_turn_us: float
-    narrow_atomic_us: float = 0.0
+    narrow_scattered_us: float = 0.0
     """Scattered atomics on elements of two bytes, which compare and swap the four around them..."""
+    narrow_atomic_us: float = 0.0
+    """...more where others change these meanwhile..."""
+    narrow_crowd: float = 0.0
+    """...in full where so many more than one meet at each element..."""
     narrow_wait_us: float = 0.0
     """...and wait for as many others as there are on each element."""
     line_atomic_us: float = 0.0

@@ -308,8 +308,16 @@ def _add_atomics(parts: dict[str, float], accesses: Sequence[MemoryAccess], laun
             share = constants.short_run_share if last <= constants.short_run else 1.0
             parts["scattered atomic"] += constants.scattered_atomic_us * access.count * share
         if access.size == 2 and last != 1:
-            parts["narrow atomic"] += constants.narrow_atomic_us * access.count + constants.narrow_wait_us * each
+            parts["narrow atomic"] += _narrow_us(access.count, each, constants)
     return waiting_us
+
+
+def _narrow_us(count: float, each: float, constants: KernelConstants) -> float:
+    """Microseconds that atomics on elements of two bytes take beside wider ones, of which ``each`` meet at one."""
+    crowd = constants.narrow_crowd
+    share = min(max(each - 1.0, 0.0) / crowd, 1.0) if crowd else 1.0
+    each_us = constants.narrow_scattered_us + share * constants.narrow_atomic_us
+    return each_us * count + constants.narrow_wait_us * each
 
 
 def _in_line(access: MemoryAccess, accesses: Sequence[MemoryAccess], launch: Launch, machine: Machine) -> float | None:
