@@ -130,21 +130,24 @@ class OwnWork:
 
 
 def _own_line(frame: FrameType | None) -> str | None:
-    """The program's line behind code that is neither torch's nor ours; ``None`` where the code at work is."""
-    innermost = None
+    """The program's line behind code that is neither torch's nor ours; ``None`` where the code at work is, and where it
+    loads a batch."""
+    innermost = line = None
     while frame is not None:
         file = frame.f_code.co_filename
         if innermost is None and not is_of_python(frame) and not file.startswith("<"):
             if file.startswith(_TOOLS) or _TRITON in file or _enters_graph(frame):
                 return None
             innermost = f"{file}:{frame.f_lineno}"
-        if file.startswith(_IMPORTS) or (file.startswith(_TOOLS) and "/utils/data/" in file):
-            return None  # modules that come once, and what a loader is said to take
+        if file.startswith(_TOOLS) and "/utils/data/" in file:
+            return None  # also what a data set of the program's own computes is what its loader is said to take
+        if line is None and file.startswith(_IMPORTS):
+            return None  # modules that come once
         is_programs = _PACKAGES not in file and not file.startswith((*_TOOLS, "<")) and not is_of_python(frame)
-        if innermost is not None and is_programs:
-            return f"{file}:{frame.f_lineno}"
+        if line is None and innermost is not None and is_programs:
+            line = f"{file}:{frame.f_lineno}"
         frame = frame.f_back
-    return innermost
+    return innermost if line is None else line
 
 
 def _enters_graph(frame: FrameType) -> bool:

@@ -106,8 +106,8 @@ def is_data_of_program() -> bool:
     return not isinstance(frame.f_locals.get("self"), torch.nn.Module)
 
 
-_WRAPPERS = ("torch/_compile.py", "torch/_dynamo/eval_frame.py")
-"""What stands between an operator and a mode that hears it."""
+_WRAPPERS = ("torch/_compile.py", "torch/_dynamo/eval_frame.py", "torch/_ops.py")
+"""What stands between an operator and a mode that hears it, or is told of it by another that does."""
 
 
 def user_stack(generated: Collection[str] = ()) -> tuple[FrameType | None, tuple[str, ...]]:

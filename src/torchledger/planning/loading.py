@@ -35,5 +35,8 @@ class StepLoading:
             return None
         most = f"at most {1e3 * max(own_s, elsewhere_s):.1f} ms a step on the machine that plans, not in the price"
         if own_s > elsewhere_s:
-            return f"its batches are loaded on the thread that launches, {most}; num_workers has other processes load"
+            return (
+                f"its batches are loaded on the thread that launches, {most}: the host needs so much more for a step; "
+                "num_workers has other processes load"
+            )
         return f"its loader's processes load beside it, {most}; where they take longer than the step, they decide"

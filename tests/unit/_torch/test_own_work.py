@@ -51,6 +51,18 @@ def test_code_of_torch_is_none_of_the_programs() -> None:
     assert str(_own_line(sys._getframe())).startswith(f"{__file__}:")
 
 
+def test_what_a_loader_has_a_data_set_of_the_program_compute_is_loading() -> None:
+    class Asks(torch.utils.data.Dataset[str | None]):
+        def __len__(self) -> int:
+            return 1
+
+        def __getitem__(self, _: int) -> str | None:
+            return _own_line(sys._getframe())
+
+    assert str(Asks()[0]).startswith(f"{__file__}:")
+    assert list(torch.utils.data.DataLoader(Asks(), batch_size=None)) == [None]
+
+
 def test_what_a_function_made_is_free_when_it_returns_however_long_it_was_watched() -> None:
     class Made:
         pass

@@ -62,6 +62,18 @@ def test_random_numbers_of_the_host_are_in_the_price_with_their_line(without: Pl
     assert re.search(r": 1.2 million random numbers in one call \(test_host_work_of_plans.py:\d+\)", note_of(step))
 
 
+def test_data_of_the_program_have_their_values_in_the_recorded_step_too() -> None:
+    kinds: list[type] = []
+
+    def batch() -> torch.Tensor:
+        made = torch.rand(BATCH)
+        kinds.append(type(made))
+        return made
+
+    trained(batch)
+    assert set(kinds) == {torch.Tensor}
+
+
 def test_a_generator_that_fills_pinned_memory_takes_as_long_as_one_that_is_not_given() -> None:
     generator = torch.Generator()
     buffers: list[torch.Tensor] = []
@@ -83,15 +95,32 @@ def test_pixels_that_are_made_numbers_on_the_host_are_counted_by_their_bytes() -
 
 
 class _Pictures(Dataset[torch.Tensor]):
+    def __init__(self, picture: Callable[[], torch.Tensor]) -> None:
+        self.picture = picture
+
     def __len__(self) -> int:
         return BATCH[0] * (STEPS + 1)
 
     def __getitem__(self, place: int) -> torch.Tensor:
-        return torch.rand(BATCH[1:])
+        return self.picture()
 
 
-def test_what_a_loader_computes_is_told_as_loading_alone(without: PlannedStep) -> None:
-    batches = iter(DataLoader(_Pictures(), batch_size=BATCH[0]))
+def _by_python() -> torch.Tensor:
+    begin = time.thread_time()
+    while time.thread_time() < begin + 0.003:
+        sum(range(100))
+    return torch.zeros(BATCH[1:])
+
+
+def _of_large_numbers() -> torch.Tensor:
+    return torch.rand(3, 800, 800)[:, :160, :160].contiguous()
+
+
+@pytest.mark.parametrize("picture", [lambda: torch.rand(BATCH[1:]), _by_python, _of_large_numbers])
+def test_what_a_loader_computes_is_told_as_loading_alone(
+    picture: Callable[[], torch.Tensor], without: PlannedStep
+) -> None:
+    batches = iter(DataLoader(_Pictures(picture), batch_size=BATCH[0]))
     step = trained(lambda: next(batches))
     assert step.host_work_us == 0
     assert step.duration_us == pytest.approx(without.duration_us)
