@@ -51,6 +51,37 @@ def test_code_of_torch_is_none_of_the_programs() -> None:
     assert str(_own_line(sys._getframe())).startswith(f"{__file__}:")
 
 
+def test_a_wait_at_a_line_of_the_programs_does_not_make_torchs_work_its_own() -> None:
+    told: list[float] = []
+    torchs: dict[str, Any] = {}
+    text = (
+        "def at_work(seconds):\n    begin = thread_time()\n    while thread_time() < begin + seconds: sum(range(100))"
+    )
+    exec(compile(text, torch.__file__, "exec"), {"thread_time": time.thread_time}, torchs)
+    work = OwnWork(lambda seconds, line: told.append(seconds))
+    try:
+        work.begins()
+        work.ends()
+        time.sleep(0.1)
+        torchs["at_work"](10 * _LEAST_S)
+        work.begins()
+    finally:
+        work.stop()
+    assert told == []
+
+
+def test_letting_go_of_what_a_name_held_is_no_work_of_the_programs() -> None:
+    found: list[str | None] = []
+
+    class Held:
+        def __del__(self) -> None:
+            found.append(_own_line(sys._getframe(1)))
+
+    held: Held | None = Held()
+    held = None
+    assert held is None and found == [None]
+
+
 def test_what_a_loader_has_a_data_set_of_the_program_compute_is_loading() -> None:
     class Asks(torch.utils.data.Dataset[str | None]):
         def __len__(self) -> int:
