@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 
+import pytest
 import torch
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from torchledger._torch.eager_calls import EagerCalls
+from torchledger._torch.fakes import loaders
 from torchledger._torch.fakes.loaders import Loading
 from torchledger._torch.fakes.tensors import FakeTensors
 from torchledger._torch.patching import Patches
@@ -50,3 +52,38 @@ def test_what_a_plan_takes_for_a_loaders_operators_is_no_loading() -> None:
         patches.undo()
     assert batch[:, 0].tolist() == list(range(1, 201))
     assert 0 <= loading.seconds()[0] < 0.5 * took_s
+
+
+def test_what_a_loader_waits_for_is_loading() -> None:
+    patches = Patches()
+    loading = Loading(FakeTensors().handling)
+    loading.install(patches)
+
+    class Stored(torch.utils.data.Dataset[int]):
+        def __getitem__(self, index: int) -> int:
+            time.sleep(0.01)
+            return index
+
+    try:
+        _MapDatasetFetcher(Stored(), True, list, False).fetch(range(5))
+    finally:
+        patches.undo()
+    assert loading.seconds()[0] >= 0.05
+
+
+def test_waiting_for_a_processor_that_others_have_is_no_loading(monkeypatch: pytest.MonkeyPatch) -> None:
+    patches = Patches()
+    loading = Loading(FakeTensors().handling)
+    loading.install(patches)
+    held_up = iter((3.0, 103.0))
+    monkeypatch.setattr(loaders, "_held_up_s", lambda: next(held_up))
+
+    class Delayed(torch.utils.data.Dataset[int]):
+        def __getitem__(self, index: int) -> int:
+            return index
+
+    try:
+        _MapDatasetFetcher(Delayed(), False, int, False).fetch(0)
+    finally:
+        patches.undo()
+    assert loading.seconds() == (0.0, 0.0)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import mmap
 import os
+import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from torch.utils.data import dataloader
@@ -16,7 +18,8 @@ from torchledger._torch.patching import Patches
 
 
 class Loading:
-    """Counts what the loaders of a program and of its children load, without the plan's ``handling`` of operators."""
+    """Counts what the loaders of a program and of its children load, without the plan's ``handling`` of operators. What
+    they wait for (storage, ``sleep``) is among it, a processor that others have is not."""
 
     def __init__(self, handling: Handling) -> None:
         self._handling = handling
@@ -36,16 +39,17 @@ class Loading:
         for its share of their number."""
         return self._own, self._elsewhere
 
-    def _worked_s(self) -> float:
-        """Seconds that the thread has worked, without what the plan has taken of them for operators."""
-        return time.thread_time() - self._handling.seconds
+    def _loaded_s(self) -> float:
+        """Seconds on the clock of what loading takes, which goes on with the wall's, but stands while the plan handles
+        operators and while the thread would work and others have the processor."""
+        return time.perf_counter() - _held_up_s() - self._handling.seconds
 
     def _fetched(self, original: Callable[..., Any], fetcher: Any, indices: Any) -> Any:
-        begin = self._worked_s()
+        begin = self._loaded_s()
         try:
             return original(fetcher, indices)
         finally:
-            took_s = max(0.0, self._worked_s() - begin)
+            took_s = max(0.0, self._loaded_s() - begin)
             if os.getpid() == self._owner:
                 self._own += took_s
             else:
@@ -58,3 +62,12 @@ class Loading:
         if batches:
             self._elsewhere += seconds / batches / max(1, loader._num_workers)
         return batch
+
+
+def _held_up_s() -> float:
+    """Seconds that the calling thread could have worked in and has waited for a processor; 0 where Linux does not count
+    them, so that what is counted without them is the most that it may be."""
+    try:
+        return int(Path(f"/proc/self/task/{threading.get_native_id()}/schedstat").read_text("ascii").split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
