@@ -248,7 +248,7 @@ class _StepHearer(StepProfiler):
             return
         if self._kept is None:
             self._steps_of_turn = steps_of_a_turn(frames_behind_hook())
-            self._rounds.optimizer_stepped(frames_behind_hook())
+        self._rounds.optimizer_stepped(frames_behind_hook())
         self._end_of_turns_of_calls()
         self._rare.optimizer_stepped()
         self._outside.optimizer_stepped()
@@ -489,6 +489,7 @@ class _StepHearer(StepProfiler):
         if self._kept is None or self._kept.heard is not recording.heard:
             self._outside.hearing_ended()
             self._sizes.hearing_ended()
+            self._rounds.hearing_ended()
             self._loading.hearing_ended()
             self._rare.hearing_ended()
             self._later.recorded()

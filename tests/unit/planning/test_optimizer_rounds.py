@@ -53,6 +53,32 @@ def test_branches_that_take_turns_are_a_step_of_two_turns() -> None:
     assert len(notes_of(plan_program(program).step)) == 1
 
 
+@pytest.mark.parametrize("critics", [2, 5])
+def test_several_steps_of_one_to_one_of_another_are_a_turn_of_the_outer_loop(critics: int) -> None:
+    def program() -> None:
+        (first, second), (one, other) = pair()
+        for _ in range(TURNS):
+            for _ in range(critics):
+                train(first, one)
+            train(second, other)
+
+    (note,) = notes_of(plan_program(program).step)
+    assert f"one round of {critics + 1} optimizers' steps: one turn of the loop at test_optimizer_rounds.py:" in note
+    assert f"makes {critics};" in note
+
+
+def test_a_step_in_some_turns_alone_is_a_round_of_as_many_turns() -> None:
+    def program() -> None:
+        (first, second), (one, other) = pair()
+        for turn in range(TURNS):
+            train(first, one)
+            if turn % 4 == 3:
+                train(second, other)
+
+    (note,) = notes_of(plan_program(program).step)
+    assert "one round of 5 optimizers' steps, which takes 4 turns of the loop" in note
+
+
 def test_two_updates_of_one_turn_need_no_note() -> None:
     def program() -> None:
         (first, second), (one, other) = pair()
