@@ -42,6 +42,7 @@ from torchledger.planning.program_threads import (
 from torchledger.planning.rare_collectives import RareCollectives, do_matter
 from torchledger.planning.step_sizes import StepSizes
 from torchledger.planning.steps_of_a_turn import StepsOfATurn, steps_of_a_turn
+from torchledger.planning.sweeps import Sweep, sweeps_around
 from torchledger.planning.turns import Turn, Turns
 from torchledger.planning.turns_of_calls import TurnsOfCalls, WorkOfCalls
 from torchledger.planning.turns_of_messages import Method, TurnOfMessages, TurnsOfMessages
@@ -173,6 +174,7 @@ class _StepHearer(StepProfiler):
         self._later = LaterSteps(lambda: self._n_inside > 0, self._graph_name)
         tensors.flows.append(self._later)
         self.rarer: tuple[RarerStep, ...] = ()
+        self._sweeps: list[Sweep] = []
         self._turns = Turns(lambda: self._made, self._follow, turn if isinstance(turn, Turn) else None)
         self._turns_of_messages: TurnsOfMessages | None = None
         if looks_for_turns and around is not None and not isinstance(turn, Turn):
@@ -500,6 +502,7 @@ class _StepHearer(StepProfiler):
                     self._look_on_s = max(_LITTLE_EXCHANGED_S, self._look_on_s)
             self._heard_s, self._looked_on, self._n_heard = now_s, 0, self._n_heard + 1
             self._kept_turn = self._found_turn
+            self._sweeps = self._sweeps_around(recording)
             self._may_train = recording.found_by == "period" and has_other_optimizer(frozenset(), self._tensors)
         self._kept = recording
         self._looked_on += 1
@@ -519,6 +522,13 @@ class _StepHearer(StepProfiler):
             return True
         is_wanted = may_follow(recording) or self._outside.is_looked_for or self._sizes.may_differ
         return self._looked_on <= _MOST_LOOKED_ON and now_s < self._heard_s + self._look_on_s and is_wanted
+
+    def _sweeps_around(self, recording: StepRecording) -> list[Sweep]:
+        """The loops over sizes that the step that has just ended stands in."""
+        from torchledger._torch.user_lines import frames_behind_hook
+
+        turn = self._found_turn if recording.found_by == "turn" else None
+        return sweeps_around(frames_behind_hook(), turn.around if turn is not None else None)
 
     def _is_in_turn(self, now_s: float) -> bool:
         """Whether the steps at hand seem to be parts of a turn, not too long after the last that was heard."""
@@ -691,7 +701,8 @@ class _StepHearer(StepProfiler):
             said = self._rounds.note(self._outside.updates)
         if said is None and recording.found_by == "optimizer" and 1 < n_optimizers < self._outside.updates:
             said = _SEVERAL.format(self._outside.updates, n_optimizers)
-        own = (said, loading, given_up_note(self._given_up), self._left_over())
+        sweeps = (each.note() for each in self._sweeps)
+        own = (said, *sweeps, loading, given_up_note(self._given_up), self._left_over())
         notes = (*record.step.notes, *self._notes, *(each for each in own if each is not None))
         step = replace(record.step, notes=notes)
         return [step, *calls, *collectives, *memory]

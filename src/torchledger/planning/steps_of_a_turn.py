@@ -60,18 +60,24 @@ def _turns(iterated: ast.expr, frame: FrameType) -> int | None:
         return len(iterated.elts)
     if not (isinstance(iterated, ast.Call) and isinstance(iterated.func, ast.Name) and iterated.func.id == "range"):
         return None
-    numbers = [_value_of(each, frame) for each in iterated.args]
+    numbers = [value_of(each, frame) for each in iterated.args]
     if not numbers or not all(isinstance(each, int) for each in numbers):
         return None
     return len(range(*numbers))
 
 
-def _value_of(expression: ast.expr, frame: FrameType) -> Any:
-    """A constant, a variable, or what an object holds under a name; nothing is called."""
+def value_of(expression: ast.expr, frame: FrameType) -> Any:
+    """What an expression of a frame's text is, where that is a constant, a variable, or what an object holds under a
+    name; nothing is called, ``None`` stands for any other.
+
+    >>> import sys
+    >>> value_of(ast.parse("2", mode="eval").body, sys._getframe())
+    2
+    """
     if isinstance(expression, ast.Constant):
         return expression.value
     if isinstance(expression, ast.Name):
         return frame.f_locals.get(expression.id, frame.f_globals.get(expression.id))
     if isinstance(expression, ast.Attribute):
-        return getattr(_value_of(expression.value, frame), "__dict__", {}).get(expression.attr)
+        return getattr(value_of(expression.value, frame), "__dict__", {}).get(expression.attr)
     return None
