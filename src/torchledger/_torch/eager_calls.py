@@ -46,6 +46,7 @@ from torchledger.claims import claim
 from torchledger.signals import let_through
 from torchledger.work.collectives import collective_kind
 from torchledger.work.host_waits import DRIVER_WAITS, host_waits
+from torchledger.work.kernel_counts import MASKS
 from torchledger.work.op_shapes import Argument, OpCall, Tensor
 from torchledger.work.settings import Parameter
 
@@ -466,6 +467,7 @@ class EagerCalls(TorchDispatchMode):
             return False
         if call is None:
             raise TypeError("what it was called with is not told")
+        call = _with_taken(call, result)
         node = torch._C._current_autograd_node()
         if node is not None and self._tensors is not _PLAIN:
             note_made(result, node)
@@ -664,6 +666,14 @@ def operator_call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> O
         else:
             constants.append("" if argument is not None or value is None else _as_text(value))
     return OpCall(func._schema.name, tuple(arguments), tuple(constants))
+
+
+def _with_taken(call: OpCall, result: Any) -> OpCall:
+    """The call with how many elements its mask takes: as many as its result has rows of what the mask leaves whole."""
+    table, given = call.tensor(0), call.tensor_list(1)
+    if call.name != "aten::index" or table is None or len(given) != 1 or given[0].dtype not in MASKS:
+        return call
+    return replace(call, taken=result.numel() * given[0].numel // table.numel) if table.numel else call
 
 
 def _deciding(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> torch.Tensor | None:

@@ -52,7 +52,7 @@ from torchledger.work.element_sizes import element_size
 from torchledger.work.graph_collectives import WAIT, GraphCollective
 from torchledger.work.kernel_counts import is_filled_by_mask
 from torchledger.work.list_costs import works_on_lists
-from torchledger.work.settings import setting
+from torchledger.work.settings import TAKEN, setting
 from torchledger.work.tensor_layouts import is_contiguous
 
 
@@ -241,6 +241,24 @@ _FILLED_BY_MASKS = {"aten::index_put": "aten::masked_fill"} | dict.fromkeys(
 )
 
 
+def _by_places(call: StepCall) -> tuple[StepCall, StepCall] | None:
+    """Of elements that a mask takes, how many being known, the search for the places where it is true, and what is
+    taken from these; ``None`` for any other call."""
+    taken = setting(call.settings, TAKEN)
+    if call.name != "aten::index" or not taken or len(call.arguments) != _TABLE_AND_NUMBERS or not call.bytes_moved:
+        return None
+    table, mask = call.arguments
+    dims = len(mask.shape)
+    place = TensorArgument((taken[0],), "int64", (1,))
+    search_bytes = math.prod(mask.shape) + dims * bytes_of(place)
+    looked_for = further_call(call, "aten::nonzero", (mask,), search_bytes)
+    others = tuple(each for each in call.settings or () if each[0] != TAKEN)
+    by_places = replace(
+        call, arguments=(table, *[place] * dims), settings=others, bytes_moved=call.bytes_moved - search_bytes
+    )
+    return looked_for, by_places
+
+
 def _one_of_list(call: StepCall) -> StepCall | None:
     """One tensor of a list that is worked on one by one, as torch does where each has a number of its own in a tensor
     (what a capturable optimizer divides by); ``None`` for any other call."""
@@ -289,6 +307,9 @@ def _as_another_list(call: StepCall) -> StepCall | None:
 def _price(model: TimeModel, call: StepCall, as_launches: _AsLaunches, *, beside_scaler: bool = False) -> Prediction:
     if (drawn := _as_like_another(call)) is not None:
         return replace(_price(model, drawn, as_launches), subject=subject_of(call))
+    if (masked := _by_places(call)) is not None:
+        looked_for, taken = (_price(model, each, as_launches) for each in masked)
+        return replace(_and(taken, looked_for), subject=subject_of(call))
     if (single := _one_of_list(call)) is not None:
         return _times(_price(model, single, as_launches), call)
     if (by_parts := price_by_parts(model, call)) is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from torchledger.nouns import Cost
 from torchledger.work.cost_parts import (
@@ -49,6 +50,8 @@ def _index(call: OpCall) -> Cost | None:
     table, indices = call.tensor(0), call.tensor_list(1)
     if table is None:
         return None
+    if call.taken is not None:
+        return _by_mask(table, indices[0], call.taken)
     shape = broadcast_shape([index.shape for index in indices]) if indices else None
     if shape is None or any(index.dtype == "bool" for index in indices):
         basis = "the indices are a mask, or were not recorded: a result as large as the table"
@@ -56,6 +59,14 @@ def _index(call: OpCall) -> Cost | None:
     indexed = call.ints(1) or range(len(indices))
     rest = (size for dim, size in enumerate(table.shape) if dim not in indexed)
     return _gathered(table, indices[0], Tensor((*shape, *rest), table.dtype))
+
+
+def _by_mask(table: Tensor, mask: Tensor, taken: int) -> Cost:
+    """The mask is read, and the places where it is true, a number for each of its dimensions, are written and read."""
+    output = Tensor((taken, table.numel // max(1, mask.numel)), table.dtype)
+    places = Tensor((2 * taken, len(mask.shape)), "int64")
+    cost = _gathered(table, places, output)
+    return cost if cost.bytes_moved is None else replace(cost, bytes_moved=cost.bytes_moved + (mask.bytes or 0))
 
 
 def _gathered(table: Tensor, indices: Tensor, output: Tensor) -> Cost:

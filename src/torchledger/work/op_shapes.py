@@ -143,13 +143,15 @@ class OpCall:
 
     ``arguments[i]`` is ``None`` where the argument is no tensor; then ``constants[i]`` is its value as text
     (``"[1, 1]"``, ``"True"``, ``"0.5"``), ``""`` if that is unknown. ``has_unknown_list`` says that an argument is a
-    list of tensors whose shapes are not recorded.
+    list of tensors whose shapes are not recorded. ``taken`` is how many elements of a mask are true, where the mask
+    takes what ``index`` gives back (``x[mask]``).
     """
 
     name: str
     arguments: tuple[Argument, ...]
     constants: tuple[str, ...] = ()
     has_unknown_list: bool = False
+    taken: int | None = None
 
     def tensor(self, position: int) -> Tensor | None:
         """The tensor at a position, or ``None``."""

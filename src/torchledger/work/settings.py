@@ -26,6 +26,9 @@ _MOST = 16
 _COUNTED = {"batch_sizes": "turns"}
 """Of these lists how many numbers there are is kept as well: a packed sequence has so many turns."""
 
+TAKEN = "taken"
+"""How many elements of the mask are true that a call was given."""
+
 
 @dataclass(frozen=True)
 class Parameter:
@@ -75,6 +78,8 @@ def settings_of(call: OpCall, parameters: Sequence[Parameter | None] | None) -> 
             found.append((parameter.name, values))
         if values and parameter.name in _COUNTED:
             found.append((_COUNTED[parameter.name], (len(values),)))
+    if call.taken is not None:
+        found.append((TAKEN, (call.taken,)))
     return tuple(found)
 
 

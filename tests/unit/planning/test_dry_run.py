@@ -163,6 +163,23 @@ def test_a_solver_makes_the_turns_that_it_was_given_and_it_is_said_that_values_d
     assert f"{Path(__file__)}:" in note and "where they decide how often a loop goes round" in note
 
 
+def test_a_mask_of_random_numbers_takes_its_share_of_the_rows_and_moves_no_others(tmp_path: Path) -> None:
+    def predicting() -> None:
+        head = nn.Linear(8, 512).cuda()
+        optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
+        while True:
+            mask = torch.rand(4, 250, device="cuda") < 0.25
+            logits = head(torch.randn(4, 250, 8, device="cuda"))
+            optimizer.zero_grad()
+            logits[mask].sum().backward()
+            optimizer.step()
+
+    outcome = run_without_device(predicting, tmp_path / "masked.ledger", device=H200)
+    (call,) = (call for call in read(outcome)[1] if call.name == "aten::index")
+    assert call.settings == (("taken", (250,)),) and call.bytes_moved is not None
+    assert call.bytes_moved < 1.1 * 2 * 250 * 512 * 4
+
+
 def test_an_optimizer_of_a_program_that_was_planned_before_is_not_waited_for(tmp_path: Path) -> None:
     def training() -> None:
         model = nn.Linear(WIDTH, 1, device="cuda")

@@ -305,6 +305,21 @@ def test_one_number_that_is_put_where_a_mask_says_is_filled_in_and_places_are_no
     assert as_filled == as_put != as_places
 
 
+def test_elements_that_a_mask_takes_are_looked_for_and_taken_as_places_are(h200: TimeModel) -> None:
+    table, mask = TensorArgument((64, 512, 4096), "bfloat16", (512 * 4096, 4096, 1)), TensorArgument((64, 512), "bool")
+    place = TensorArgument((4916,), "int64", (1,))
+    moved = 2 * 4916 * 4096 * 2 + 2 * 4916 * 8
+    by_mask = replace(
+        on_gpu("aten::index", bytes_moved=64 * 512 + 2 * 4916 * 8 + moved),
+        arguments=(table, mask),
+        settings=(("taken", (4916,)),),
+    )
+    searched = replace(on_gpu("aten::nonzero", bytes_moved=64 * 512 + 2 * 4916 * 8), arguments=(mask,), settings=())
+    by_places = replace(on_gpu("aten::index", bytes_moved=moved), arguments=(table, place, place), settings=())
+    prices = [said.duration_us for _, said in price_calls(h200, [by_mask, searched, by_places], ran_on_cpu=False)]
+    assert prices[0] == pytest.approx(prices[1] + prices[2])
+
+
 def test_unknown_bytes_are_said_and_not_taken_for_none(h200: TimeModel) -> None:
     ((_, priced),) = price_calls(h200, [on_gpu("mylib::operator", (64, 64))], ran_on_cpu=False)
     assert priced.roofline_us is None and "its bytes are unknown" in str(priced.note)

@@ -333,6 +333,13 @@ def test_what_the_data_decide_is_bounded_or_estimated() -> None:
         assert cost.bytes_moved is not None and cost.bytes_quality in ("estimated", "upper_bound"), name
 
 
+def test_rows_that_a_mask_takes_are_moved_alone_where_it_is_known_how_many() -> None:
+    table, mask = Tensor((64, 512, 32000), "bfloat16"), Tensor((64, 512), "bool")
+    taken = op_cost(OpCall("aten::index", (table, (mask,)), taken=4916))
+    rows, places = 4916 * 32000 * 2, 4916 * 2 * 8
+    assert taken.bytes_moved == 2 * rows + 2 * places + 64 * 512
+
+
 def test_the_gradients_of_a_recurrent_layer_are_two_products_for_each_of_the_forward() -> None:
     source, state = Tensor((20, 8, 32), "float32"), Tensor((1, 8, 64), "float32")
     weights = (Tensor((256, 32), "float32"), Tensor((256, 64), "float32"), *[Tensor((256,), "float32")] * 2)
