@@ -26,6 +26,12 @@ _PASS_TRUTHS_ON = frozenset({"item", "all", "any", "bool", "clone", "cpu", "deta
 
 _LENGTHS = frozenset({"len", ".shape", ".size"})
 
+_COLLECTS = frozenset({"append", "appendleft", "extend", "insert", "add", "update"})
+"""Methods that keep in their object what they are given."""
+
+_ENDLESS = frozenset({"count", "cycle", "repeat", "iter"})
+"""What a ``for`` goes through that has no end of its own."""
+
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 _Names = frozenset[str]
@@ -55,13 +61,24 @@ def may_end_a_loop(lines: Sequence[str]) -> bool:
 
 
 @dataclass(frozen=True)
+class Comparison:
+    """How a way out of a loop compares what is read: the loop is left where a value is ``above`` a bound, or else below
+    it. ``bound`` is the number that the text names, ``None`` where it names a variable."""
+
+    above: bool
+    bound: float | None = None
+
+
+@dataclass(frozen=True)
 class ValueLoop:
-    """A ``while`` that goes round as long as a value says.
+    """A loop that goes round as long as a value says: a ``while``, or a ``for`` that a value may have it leave.
 
     ``goes_on`` is the truth that has it go on, where a truth is asked for and the text tells; ``None`` where it follows
     from what is read otherwise. ``is_test`` is True where its own condition asks, False where its body does. One that
     ``trains`` goes round once for each step, and one that counts ends at its last number, too (``ends_anyway``). Where
     what is read says whether a solver takes its step or tries a smaller one, the loop ``advances`` if it is true.
+    ``has_end`` is True of a ``for``, which ends with what it goes through; ``left`` tells of it, and of another loop
+    that ends anyway, by which numbers it is left before, where the text says so.
     """
 
     goes_on: bool | None
@@ -69,15 +86,17 @@ class ValueLoop:
     trains: bool
     counts: bool = False
     advances: bool = False
+    has_end: bool = False
+    left: Comparison | None = None
 
     @property
     def ends_anyway(self) -> bool:
         """Whether no value has to end it for the program to go on."""
-        return self.trains or self.counts
+        return self.trains or self.counts or self.has_end
 
 
 def value_loop(lines: Sequence[str]) -> ValueLoop | None:
-    """The ``while`` that what the last of these lines reads may end; ``None`` where there is none, or no text.
+    """The loop that what the last of these lines reads may end; ``None`` where there is none, or no text.
 
     They are those of a stack, as for ``may_end_a_loop``.
     """
@@ -153,26 +172,49 @@ class _Line:
         return isinstance(self._scope, _FUNCTIONS) and _trains(self._scope)
 
     def value_loop(self, carried: _Names, told: _Truths) -> ValueLoop | None:
-        """The innermost ``while`` of this function that ends by what is read here or was ``carried`` out of a call;
-        ``told`` is what ``truths`` says."""
+        """The innermost loop of this function that ends by what is read here or was ``carried`` out of a call; ``told``
+        is what ``truths`` says."""
         is_read_here = not carried or _RETURNED in carried
         if is_read_here and self._is_check():
             return None
         names = self._reached(carried)
-        for loop in reversed([each for each in self._around if isinstance(each, LOOPS)]):
+        for loop in (each for each in self._around if isinstance(each, LOOPS)):
             if not isinstance(loop, ast.While):
+                if (found := self._for_loop(loop, carried, told)) is not None:
+                    return found
                 continue
             trains, counts = _trains(loop), _counts(loop)
             if is_read_here and loop is self._statement:
                 return ValueLoop(told.get(_ASKED), True, trains, counts)
             if is_read_here and isinstance(self._statement, ast.If) and _leaves(self._statement):
-                return ValueLoop(_goes_on(self._statement, told.get(_ASKED)), False, trains, counts)
+                goes_on = _goes_on(self._statement, told.get(_ASKED))
+                left = _left_by(self._statement, self._values(carried), is_asked=True) if trains or counts else None
+                return ValueLoop(goes_on, False, trains, counts, left=left)
             if any(names & _mentioned(test) and not _checks(test) for test in (loop.test, *_ways_out(loop))):
                 goes_on = _truth_of_going_on(loop, told)
                 is_condition = goes_on is None and not carried
                 advances = is_condition and self._alone_assigns(names & _mentioned(loop.test), loop)
-                return ValueLoop(goes_on, False, trains, counts, advances)
+                left = _left(_own_ways_out(loop), self._values(carried)) if trains or counts else None
+                return ValueLoop(goes_on, False, trains, counts, advances, left=left)
         return None
+
+    def _for_loop(self, loop: ast.For | ast.AsyncFor, carried: _Names, told: _Truths) -> ValueLoop | None:
+        """A ``for`` around the statement that one of its own ways out may have it leave; ``None`` where none does by
+        what is read, or where nothing else ends it."""
+        if loop is self._statement or {each.removeprefix(".") for each in _mentioned(loop.iter)} & _ENDLESS:
+            return None
+        names, values = self._reached(carried), self._values(carried)
+        ways = _own_ways_out(loop)
+        if (not carried or _RETURNED in carried) and isinstance(self._statement, ast.If) and self._statement in ways:
+            goes_on = _goes_on(self._statement, told.get(_ASKED))
+            left = _left_by(self._statement, values, is_asked=True)
+            return ValueLoop(goes_on, False, _trains(loop), has_end=True, left=left)
+        ways = [each for each in ways if names & _mentioned(each.test) and not _checks(each.test)]
+        if not ways:
+            return None
+        truths = (_goes_on(each, _truth_of(each.test, told)) for each in ways)
+        goes_on = next((each for each in truths if each is not None), None)
+        return ValueLoop(goes_on, False, _trains(loop), has_end=True, left=_left(ways, values))
 
     def truths(self, carried: _Names, told: _Truths) -> _Truths:
         """What the names of this function hold where what is read is true; ``told`` is the same of what was ``carried``
@@ -226,19 +268,26 @@ class _Line:
             names |= {_RETURNED}
         return frozenset(each for each in names if each == _RETURNED or each.startswith("."))
 
-    def _reached(self, carried: _Names) -> _Names:
-        """The names whose values follow from what is read here, or from what was ``carried`` out of a call."""
+    def _values(self, carried: _Names) -> _Names:
+        """Of the names that ``_reached`` tells those that hold what is read, or what is made of it: a count of rounds
+        without progress does not."""
+        return self._reached(carried, by_ways=False)
+
+    def _reached(self, carried: _Names, *, by_ways: bool = True) -> _Names:
+        """The names whose values follow from what is read here, or from what was ``carried`` out of a call; those too
+        that are assigned in one of the ways that it decides (``by_ways``)."""
         reached = frozenset(each for each in carried if each.startswith("."))
-        if (not carried or _RETURNED in carried) and not self._is_check():
+        follows = [
+            each
+            for each in ast.walk(self._scope)
+            if isinstance(each, ast.stmt) and (by_ways or not isinstance(each, (ast.If, *LOOPS)))
+        ]
+        is_read_here = not carried or _RETURNED in carried
+        if is_read_here and not self._is_check() and (by_ways or self._statement in follows):
             reached |= _assigned_by(self._statement)
-        statements = [each for each in ast.walk(self._scope) if isinstance(each, ast.stmt)]
         while True:
             further = frozenset[str]().union(
-                *(
-                    _assigned_by(each)
-                    for each in statements
-                    if (value := _decides(each)) and reached & _mentioned(value)
-                )
+                *(_assigned_by(each) for each in follows if (value := _decides(each)) and reached & _mentioned(value))
             )
             if further <= reached:
                 return reached
@@ -329,7 +378,10 @@ def _assigned_by(statement: ast.stmt) -> _Names:
     if isinstance(statement, ast.If):
         return frozenset[str]().union(*(_assigned_by(each) for each in (*statement.body, *statement.orelse)))
     targets: Sequence[ast.expr] = ()
-    if isinstance(statement, ast.Assign):
+    if isinstance(statement, ast.Expr):
+        called = statement.value.func if isinstance(statement.value, ast.Call) else None
+        targets = (called.value,) if isinstance(called, ast.Attribute) and called.attr in _COLLECTS else ()
+    elif isinstance(statement, ast.Assign):
         targets = statement.targets
     elif isinstance(statement, (ast.AugAssign, ast.AnnAssign)):
         targets = (statement.target,)
@@ -405,6 +457,79 @@ def _parts(test: ast.expr) -> Sequence[ast.expr]:
 
 def _checks(expression: ast.expr) -> bool:
     return bool({each.removeprefix(".") for each in _mentioned(expression)} & _CHECKS)
+
+
+def _left(ways: Sequence[ast.If], names: _Names) -> Comparison | None:
+    """How the first way out that tells compares what ``names`` hold."""
+    return next((found for way in ways if (found := _left_by(way, names)) is not None), None)
+
+
+def _left_by(way: ast.If, names: _Names, *, is_asked: bool = False) -> Comparison | None:
+    """How a way out of a loop compares what ``names`` hold, or what it reads itself (``is_asked``); ``None`` where its
+    text does not tell. Of several conditions the first that compares decides."""
+    leaves_if = any(_may_leave(each) for each in way.body)
+    for test in _parts(way.test):
+        is_contrary = isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
+        compared = test.operand if isinstance(test, ast.UnaryOp) and is_contrary else test
+        if not isinstance(compared, ast.Compare) or len(compared.ops) > 1:
+            continue
+        by, left, right = compared.ops[0], compared.left, compared.comparators[0]
+        first, second = (_grows(each, names, is_asked=is_asked) for each in (left, right))
+        if not isinstance(by, _ORDERS) or first is None or second is None or bool(first) == bool(second):
+            continue
+        is_above = isinstance(by, (ast.Gt, ast.GtE)) ^ bool(second) ^ (first + second < 0)
+        bound = _number_in(right if first else left) if first + second > 0 else None
+        return Comparison(is_above ^ is_contrary ^ (not leaves_if), bound)
+    return None
+
+
+_ORDERS = (ast.Gt, ast.GtE, ast.Lt, ast.LtE)
+
+
+def _grows(expression: ast.expr, names: _Names, *, is_asked: bool) -> int | None:
+    """Whether an expression grows (1) or falls (-1) with what is read, does not hold it (0), or is told of neither
+    (``None``), as a difference between two values is."""
+    parts: Sequence[ast.expr]
+    if isinstance(expression, ast.UnaryOp):
+        parts, signs = [expression.operand], [-1 if isinstance(expression.op, ast.USub) else 1]
+    elif isinstance(expression, ast.BinOp):
+        parts = [expression.left, expression.right]
+        signs = [1, -1 if isinstance(expression.op, (ast.Sub, ast.Div)) else 1]
+    elif isinstance(expression, ast.Call) and isinstance(expression.func, ast.Name) and expression.func.id == "len":
+        return 0
+    else:
+        calls = is_asked and any(isinstance(each, ast.Call) for each in ast.walk(expression))
+        return int(calls or bool(names & _mentioned(expression)))
+    ways = [_grows(each, names, is_asked=is_asked) for each in parts]
+    found = {None if way is None else way * sign for way, sign in zip(ways, signs, strict=True)} - {0}
+    return found.pop() if len(found) == 1 else None if found else 0
+
+
+def _number_in(expression: ast.expr) -> float | None:
+    """The number that an expression writes out; ``None`` where it names anything else."""
+    try:
+        value = ast.literal_eval(expression)
+    except (ValueError, TypeError, SyntaxError):
+        return None
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def _own_ways_out(loop: ast.stmt) -> list[ast.If]:
+    """The conditions under which a loop itself is left, not one inside it; functions that it defines are others."""
+    found: list[ast.If] = []
+
+    def look(statement: ast.stmt, *, is_inside: bool) -> None:
+        for each in statements_in(statement):
+            if isinstance(each, (*_FUNCTIONS, ast.ClassDef)):
+                continue
+            if isinstance(each, ast.If) and any(
+                _may_leave(one, is_inside=is_inside) for one in (*each.body, *each.orelse)
+            ):
+                found.append(each)
+            look(each, is_inside=is_inside or isinstance(each, LOOPS))
+
+    look(loop, is_inside=False)
+    return found
 
 
 def _ways_out(loop: ast.stmt) -> list[ast.expr]:

@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from torchledger.loop_ends import ValueLoop, may_end_a_loop, value_loop
+from torchledger.loop_ends import Comparison, ValueLoop, may_end_a_loop, value_loop
 
 
 def stack_of(folder: Path, text: str) -> list[str]:
@@ -174,7 +174,7 @@ ENDED_BY = {
     ),
     "a break, beside one at a number of rounds": (
         "while True:\n    n += 1\n    if n > 9:\n        break\n    if x.norm() < 1e-3:  # 1\n        break\n",
-        ValueLoop(False, False, False, counts=True),
+        ValueLoop(False, False, False, counts=True, left=Comparison(above=False, bound=1e-3)),
     ),
     "its own condition, beside a length": (
         "while x.shape[1] < 9 and (x > 1).any():  # 1\n    x = step(x)\n",
@@ -255,7 +255,10 @@ ENDED_BY = {
 }
 
 ENDED_BY_NONE = {
-    "a loop over a number of turns": "for _ in range(9):\n    if (x < 1e-3).all():  # 1\n        break\n",
+    "a loop without an end of its own": "for _ in count():\n    if (x < 1e-3).all():  # 1\n        break\n",
+    "a loop of which one inside it is left": (
+        "for _ in range(9):\n    kl = x.item()  # 1\n    for y in ys:\n        if kl > 0.05:\n            break\n"
+    ),
     "a log": "while step < 100:\n    print(loss.item())  # 1\n    step += 1\n",
     "a check": "while True:\n    if torch.isnan(x).any():  # 1\n        break\n",
 }
@@ -268,9 +271,54 @@ def test_a_while_that_goes_round_as_long_as_a_value_says_is_told_with_the_truth_
     assert value_loop(stack_of(tmp_path, text)) == loop
 
 
-@pytest.mark.parametrize("text", [*ENDED_BY_NONE.values(), ENDS["a break"]], ids=[*ENDED_BY_NONE, "a break of a for"])
+@pytest.mark.parametrize("text", ENDED_BY_NONE.values(), ids=ENDED_BY_NONE.keys())
 def test_what_ends_by_itself_or_by_no_value_is_no_loop_of_values(tmp_path: Path, text: str) -> None:
     assert value_loop(stack_of(tmp_path, text)) is None
+
+
+LEFT_BY = {
+    "a number that is read there": ("if x.item() > 0.05:  # 1\n        break", Comparison(True, 0.05)),
+    "a number that is read before": ("kl = float(x)  # 1\n    if kl > 1.5 * target:\n        break", Comparison(True)),
+    "a bound that stands first": ("if target < x.item():  # 1\n        break", Comparison(True)),
+    "a mean of numbers": (
+        "kls.append(x.item())  # 1\n    if np.mean(kls) > 0.05:\n        break",
+        Comparison(True, 0.05),
+    ),
+    "a sum over how many": (
+        "kls += [x.item()]  # 1\n    if sum(kls) / len(kls) >= 0.05:\n        break",
+        Comparison(True, 0.05),
+    ),
+    "the contrary": ("if not x.item() <= 0.05:  # 1\n        break", Comparison(True, 0.05)),
+    "what a number is taken from": ("if 1.0 - x.item() > 0.05:  # 1\n        break", Comparison(False)),
+    "another way": ("if x.item() < 0.05:  # 1\n        y = f(y)\n    else:\n        break", Comparison(True, 0.05)),
+    "a bound that may not be given": (
+        "if target is not None and x.item() > target:  # 1\n        break",
+        Comparison(True),
+    ),
+    "how much numbers differ": ("new = x.item()  # 1\n    if old - new < 1e-3:\n        break\n    old = new", None),
+    "rounds without progress": ("if x.item() > best:  # 1\n        n += 1\n    if n > 9:\n        break", None),
+}
+
+
+@pytest.mark.parametrize(("text", "left"), LEFT_BY.values(), ids=LEFT_BY.keys())
+def test_a_for_that_a_value_may_end_early_is_told_with_the_numbers_by_which_it_is_left(
+    tmp_path: Path, text: str, left: Comparison | None
+) -> None:
+    loop = value_loop(stack_of(tmp_path, f"for _ in range(9):\n    {text}\n"))
+    assert loop is not None and loop.has_end and loop.ends_anyway and loop.left == left
+
+
+def test_of_loops_in_one_another_the_one_that_is_left_is_told(tmp_path: Path) -> None:
+    text = (
+        "while True:\n    for _ in range(4):\n        if x.item() > 1:  # 1\n            break\n    loss.backward()\n"
+    )
+    loop = value_loop(stack_of(tmp_path, text))
+    assert loop is not None and loop.has_end and not loop.trains
+
+
+def test_a_truth_that_would_have_a_for_left_is_told_by_its_contrary(tmp_path: Path) -> None:
+    loop = value_loop(stack_of(tmp_path, "for _ in range(9):\n    if not (x < 1).all():  # 1\n        break\n"))
+    assert loop is not None and loop.goes_on is True
 
 
 def test_where_no_text_tells_of_a_line_no_loop_of_values_is_known(tmp_path: Path) -> None:

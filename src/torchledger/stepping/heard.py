@@ -305,6 +305,11 @@ def _note_on_reads(line: str, count: int, reads: Sequence[EagerCall], ways: Iter
     """What is said of a line that reads values ``count`` times in the step; ``None`` where no loop ends by them."""
     times = f"{count:,} {'time' if count == 1 else 'times'} in the step"
     loop = _value_loop(line, ways)
+    if loop is not None and loop.has_end and count > 1:
+        return (
+            f"a loop that may be left early by what {line} reads ({times}) goes round to its own end: values may end "
+            "it sooner"
+        )
     if any(each.is_limited for each in reads):
         # A step that asks once is a round of the loop, or holds one.
         is_said = count > 1 and (loop is not None or (count > _MOST_AT_ONCE and _ends_loops(line, ways)))

@@ -163,6 +163,29 @@ def test_a_solver_makes_the_turns_that_it_was_given_and_it_is_said_that_values_d
     assert f"{Path(__file__)}:" in note and "where they decide how often a loop goes round" in note
 
 
+def test_a_loop_over_a_range_is_not_left_early_by_a_value_and_it_is_said_that_it_may_be(tmp_path: Path) -> None:
+    def training() -> None:
+        policy = nn.Linear(8, 8).cuda()
+        optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)
+        while True:
+            found: list[float] = []
+            for _ in range(4):
+                torch.relu(policy(torch.zeros(4, 8, device="cuda")))
+                found.append(policy.weight.mean().item())
+                if sum(found) / len(found) > 0.05:
+                    break
+            policy(torch.zeros(4, 8, device="cuda")).sum().backward()
+            optimizer.step()
+
+    outcome = run_without_device(training, tmp_path / "early.ledger", device=H200)
+    step, calls = read(outcome)
+    assert sum(call.name == "aten::relu" for call in calls) == 4
+    assert any(
+        "a loop that may be left early by what" in note and "(4 times in the step) goes round to its own end" in note
+        for note in step.notes
+    )
+
+
 def test_a_mask_of_random_numbers_takes_its_share_of_the_rows_and_moves_no_others(tmp_path: Path) -> None:
     def predicting() -> None:
         head = nn.Linear(8, 512).cuda()
@@ -236,7 +259,7 @@ def test_values_are_said_to_decide_a_loop_where_it_may_end_by_them_not_where_the
             optimizer.step()
 
     step, _ = read(run_without_device(program, tmp_path / "plan.ledger", H200))
-    assert ["read 5 times" in note for note in step.notes] == [True] * is_solved
+    assert ["(5 times in the step) goes round to its own end" in note for note in step.notes] == [True] * is_solved
 
 
 def test_torch_is_as_before_when_the_program_has_ended(outcome: DryRunOutcome) -> None:

@@ -3,7 +3,8 @@ others never.
 
 A truth has such a loop go round once. Of numbers it is not known what they are compared with: those that a line reads
 fall far below any tolerance behind the first, and where a loop still goes on, rise far above any goal, and below zero.
-Loops that train go on, for they go round once for each step, and so do those that count their rounds. A solver
+Loops that train go on, for they go round once for each step, and so do those that count their rounds and those over
+something that has an end: a number by which such a loop would be left early, as the text tells, is another. A solver
 that asks whether to take its step takes it.
 """
 
@@ -14,7 +15,7 @@ from itertools import chain, cycle, repeat
 from types import FrameType
 
 from torchledger._torch.user_lines import user_stack
-from torchledger.loop_ends import ValueLoop, may_end_a_loop, value_loop
+from torchledger.loop_ends import Comparison, ValueLoop, may_end_a_loop, value_loop
 
 _SMALL, _LARGE = 1e-9, 1e9
 _AT_MOST = 32
@@ -61,8 +62,10 @@ class FakeLoops:
         """The number for the line that asks; ``None`` where no loop ends by it."""
         _, lines = user_stack(self._generated)
         loop = self._loop(lines)
-        if loop is None or loop.ends_anyway:
+        if loop is None:
             return None
+        if loop.ends_anyway:
+            return None if loop.left is None else _that_stays(loop.left)
         line = lines[-1]
         if line not in self._numbers:
             tried = chain.from_iterable(repeat(each, _AT_MOST) for each in (_SMALL, _LARGE, -_LARGE))
@@ -73,6 +76,15 @@ class FakeLoops:
         if lines not in self._found:
             self._found[lines] = value_loop(lines)
         return self._found[lines]
+
+
+def _that_stays(left: Comparison) -> float | None:
+    """A number by which a loop is not left that ends anyway; ``None`` where any that is usual will do."""
+    if left.above:
+        return left.bound - 1.0 if left.bound is not None and left.bound <= 0 else _SMALL
+    if left.bound is None:
+        return _LARGE
+    return None if left.bound < 1.0 else max(_LARGE, 2 * left.bound)
 
 
 def _is_first_round(frame: FrameType) -> bool | None:
