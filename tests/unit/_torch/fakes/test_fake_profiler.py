@@ -33,3 +33,11 @@ def test_ranges_and_the_begin_of_other_profilers_do_nothing() -> None:
         torch.cuda.profiler.stop()
         assert torch.cuda.cudart().cudaHostRegister(0, 0, 0) == 0
     assert torch.autograd.profiler.emit_nvtx().enabled
+
+
+def test_a_profiler_that_the_program_leaves_open_ends_with_the_device() -> None:
+    with FakeDevice(MADE_UP):
+        left_open = profile(activities=[ProfilerActivity.CPU])
+        left_open.start()
+        assert torch.autograd._profiler_enabled()
+    assert not torch.autograd._profiler_enabled()
