@@ -69,12 +69,12 @@ def is_checked() -> bool:
 
 def user_lines() -> tuple[tuple[str, int], ...]:
     """All lines of the stack that are neither torch's nor ours, innermost first."""
-    return tuple((frame.f_code.co_filename, line) for frame, line in _user_frames() if not is_of_python(frame))
+    return tuple((frame.f_code.co_filename, line) for frame, line in user_frames() if not is_of_python(frame))
 
 
 def user_line(generated: Collection[str] = ()) -> str:
     """The innermost line of the stack that is neither torch's nor ours, nor in one of the ``generated`` files."""
-    frames = ((frame, line) for frame, line in _user_frames(generated) if not is_of_python(frame))
+    frames = ((frame, line) for frame, line in user_frames(generated) if not is_of_python(frame))
     return next((f"{frame.f_code.co_filename}:{line}" for frame, line in frames), "unknown")
 
 
@@ -113,7 +113,7 @@ _WRAPPERS = ("torch/_compile.py", "torch/_dynamo/eval_frame.py", "torch/_ops.py"
 def user_stack(generated: Collection[str] = ()) -> tuple[FrameType | None, tuple[str, ...]]:
     """The innermost frame that is neither torch's, ours nor Python's, nor of the ``generated`` files, and the lines of
     all such, outermost first."""
-    frames = [(frame, line) for frame, line in _user_frames(generated) if not is_of_python(frame)]
+    frames = [(frame, line) for frame, line in user_frames(generated) if not is_of_python(frame)]
     lines = tuple(f"{frame.f_code.co_filename}:{line}" for frame, line in reversed(frames))
     return (frames[0][0] if frames else None), lines
 
@@ -121,12 +121,10 @@ def user_stack(generated: Collection[str] = ()) -> tuple[FrameType | None, tuple
 def asking_frame(generated: Collection[str] = ()) -> FrameType | None:
     """The innermost frame that is neither torch's nor ours, nor of the ``generated`` files; it may be one of Python's
     library, which checks things for a program (``unittest``)."""
-    return next((frame for frame, _ in _user_frames(generated)), None)
+    return next((frame for frame, _ in user_frames(generated)), None)
 
 
-def _user_frames(
-    generated: Collection[str] = (), *, behind: FrameType | None = None
-) -> Iterator[tuple[FrameType, int]]:
+def user_frames(generated: Collection[str] = (), *, behind: FrameType | None = None) -> Iterator[tuple[FrameType, int]]:
     """The frames of the stack, from ``behind`` on, that are neither torch's nor ours, nor of the ``generated`` files,
     innermost first."""
     for frame, line in walk_stack(behind or sys._getframe(1)):
@@ -143,7 +141,7 @@ def frames_behind_hook() -> Iterator[tuple[FrameType, int]]:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_OURS):
         frame = frame.f_back
-    return _user_frames(behind=frame)
+    return user_frames(behind=frame)
 
 
 def generated_line(generated: Collection[str]) -> tuple[str, int] | None:

@@ -24,7 +24,16 @@ def fits(peak_bytes: int | None, memory_bytes: int | None) -> bool | None:
     """
     if peak_bytes is None or memory_bytes is None:
         return None
-    return peak_bytes <= (1 - _RESERVED) * memory_bytes
+    return peak_bytes <= room_for_tensors(memory_bytes)
+
+
+def room_for_tensors(memory_bytes: int) -> int:
+    """Bytes of a device's memory that tensors may take.
+
+    >>> room_for_tensors(100)
+    92
+    """
+    return int((1 - _RESERVED) * memory_bytes)
 
 
 def with_fit(step: PlannedStep, memory_bytes: int | None) -> PlannedStep:

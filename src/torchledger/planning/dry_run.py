@@ -26,9 +26,11 @@ from torchledger.memory.record import Heard, record_memory
 from torchledger.nouns import Device, DryRun, Launch, MadeGroup, RarerStep, StandIn, StepCall, WorldSpec
 from torchledger.planning.bare_programs import BareWork
 from torchledger.planning.communication import collectives_of_step, place_calls
+from torchledger.planning.device_memory import room_for_tensors
 from torchledger.planning.given_up import given_up_note
 from torchledger.planning.later_steps import Call, LaterSteps
 from torchledger.planning.loading import StepLoading
+from torchledger.planning.memory_search import MemorySearch
 from torchledger.planning.optimizer_rounds import Rounds
 from torchledger.planning.outside_work import OutsideWork
 from torchledger.planning.program_threads import (
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
     from torchledger._torch.eager_calls import EagerCalls
     from torchledger._torch.fakes.captures import Captures
     from torchledger._torch.fakes.flow import Flow
+    from torchledger._torch.fakes.live_memory import LiveMemory
     from torchledger._torch.fakes.tensors import FakeTensors
     from torchledger._torch.fakes.world import FakeWorld
     from torchledger._torch.module_calls import ModuleCalls
@@ -143,6 +146,7 @@ class _StepHearer(StepProfiler):
         rare: RareCollectives,
         captures: Captures,
         loading: StepLoading,
+        memory: LiveMemory,
         around: FakeWorld | None = None,
         *,
         looks_for_rarer: bool = True,
@@ -182,7 +186,9 @@ class _StepHearer(StepProfiler):
             around.on_message = self._message_begins
         self._bare = BareWork(lambda: self._outside.has_begun or hears_lines, ending.end)
         if not self._is_a_rank:
-            tensors.flows += [self._sizes, self._bare]
+            tensors.flows += [self._sizes, self._bare, memory]
+        self._search = MemorySearch()
+        memory.on_run_out = self._search.ran_out
         self._turns_of_calls: TurnsOfCalls | None = None
         self._kept_turn: Turn | None = None
         self._n_inside = 0
@@ -248,6 +254,8 @@ class _StepHearer(StepProfiler):
         if self._captures.is_open:  # nothing runs: the step is made where this is replayed
             self._stepped.add(optimizer)
             return
+        self._search.optimizer_stepped((frame.f_code.co_filename, line) for frame, line in frames_behind_hook())
+        self._forget_what_was_tried()
         if self._kept is None:
             self._steps_of_turn = steps_of_a_turn(frames_behind_hook())
         self._rounds.optimizer_stepped(frames_behind_hook())
@@ -334,7 +342,18 @@ class _StepHearer(StepProfiler):
         """How many products the program has made."""
         return self._bare.n_products
 
+    def _forget_what_was_tried(self) -> None:
+        """Steps of a search for what fits into memory are none of those that come behind it."""
+        if not self._search.has_just_ended():
+            return
+        self._kept = None
+        self._outside.begin_anew()
+        self._sizes.begin_anew()
+        self._recorder.forget_steps()
+
     def _model_called(self) -> None:
+        if not self._recorder.is_in_backward:
+            self._forget_what_was_tried()
         self._outside.model_called()
         self._later_model_called()
         if self._turns_of_messages is not None:
@@ -512,7 +531,7 @@ class _StepHearer(StepProfiler):
         if _is_of_host(recording) and self._looked_on <= _MOST_BEFORE_TRAINING and now_s < self._heard_s + _OF_HOST_S:
             return True
         may_follow = self._may_exchange_later if self._is_a_rank else self._may_be_a_part
-        if self._comes_before_replays(recording):
+        if self._comes_before_replays(recording) or self._search.is_likely:
             return True
         if recording.found_by != "turn" and self._is_in_turn(now_s):
             return True
@@ -702,7 +721,7 @@ class _StepHearer(StepProfiler):
         if said is None and recording.found_by == "optimizer" and 1 < n_optimizers < self._outside.updates:
             said = _SEVERAL.format(self._outside.updates, n_optimizers)
         sweeps = (each.note() for each in self._sweeps)
-        own = (said, *sweeps, loading, given_up_note(self._given_up), self._left_over())
+        own = (said, self._search.note(), *sweeps, loading, given_up_note(self._given_up), self._left_over())
         notes = (*record.step.notes, *self._notes, *(each for each in own if each is not None))
         step = replace(record.step, notes=notes)
         return [step, *calls, *collectives, *memory]
@@ -843,6 +862,7 @@ def _run_without_device(
         capture = Capture(path, force=force, argv=tuple(argv), devices=(device,))
         ending = Ending(fake.tensors.end)
         fake.tensors.on_over = ending.check
+        fake.memory.limit_bytes = room_for_tensors(fake.memory.total_bytes)
         fake.threads.on_error = ending.thread_failed
         rare = RareCollectives()
         if around is not None:
@@ -857,6 +877,7 @@ def _run_without_device(
             rare,
             fake.captures,
             loading,
+            fake.memory,
             around,
             looks_for_rarer=looks_for_rarer,
             looks_for_turns=looks_for_turns,

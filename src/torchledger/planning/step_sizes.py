@@ -67,6 +67,11 @@ class StepSizes:
         """An optimizer has made its step, at whose models it looks no more."""
         self._work.began = None
 
+    def begin_anew(self) -> None:
+        """Steps so far were others than those to come, and say nothing of them."""
+        self._sizes.clear()
+        self._recorded = self._work.began = None
+
     def hearing_ended(self) -> None:
         """The step that ended last was recorded."""
         self._recorded = len(self._sizes) - 1 if self._sizes else None

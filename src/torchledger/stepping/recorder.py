@@ -160,6 +160,10 @@ class StepRecorder:
         """What was marked as steps so far were parts of longer ones, which are marked from here on."""
         self._guarded(self._states.turns_are_longer)
 
+    def forget_steps(self) -> None:
+        """Steps so far were none of those to record, which begin from here on."""
+        self._guarded(self._states.forget_steps)
+
     def failed(self, error: Exception) -> None:
         """Something of ours that tells of the program failed: the recording is lost, the program is not."""
         log.debug("the recording of steps failed", exc_info=error)

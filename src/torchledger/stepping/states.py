@@ -297,13 +297,18 @@ class States:
         is_first, self._has_replays = not self._has_replays, True
         if not is_first:
             return
+        if self.now is State.WARMING or self.now in _BEFORE_ALL_IS_HEARD:
+            self.forget_steps()
+        elif self.waits_for_training and not self.session.is_open and (self.now is not State.DONE or self._on_again()):
+            self._begin_for(threading.get_ident())
+
+    def forget_steps(self) -> None:
+        """Steps so far came before those that are to be recorded."""
         if self.now is State.WARMING:
             self.finder.forget_steps()
         elif self.now in _BEFORE_ALL_IS_HEARD and (self.session.is_here or not self.session.is_open):
             self.finder.forget_steps()
             self.begin_again()
-        elif self.waits_for_training and not self.session.is_open and (self.now is not State.DONE or self._on_again()):
-            self._begin_for(threading.get_ident())
 
     def hear_anew(self) -> None:
         """Steps begin elsewhere from here on than the one that is only heard, if one is."""

@@ -163,6 +163,50 @@ def test_a_solver_makes_the_turns_that_it_was_given_and_it_is_said_that_values_d
     assert f"{Path(__file__)}:" in note and "where they decide how often a loop goes round" in note
 
 
+def test_steps_of_a_search_for_what_fits_are_not_the_step_and_the_search_ends_as_on_the_device(tmp_path: Path) -> None:
+    found: list[int] = []
+
+    def searching() -> None:
+        model = nn.Linear(1 << 10, 1 << 10).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(size: int) -> None:
+            model(torch.zeros(size, 1 << 10, device="cuda")).sum().backward()
+            optimizer.step()
+
+        size = 1 << 20
+        while True:
+            try:
+                step(size)
+                size *= 2
+            except torch.cuda.OutOfMemoryError:
+                break
+        found.append(size // 2)
+        while True:
+            step(64)
+
+    outcome = run_without_device(searching, tmp_path / "search.ledger", device=H200)
+    step, calls = read(outcome)
+    assert found == [1 << 23], "two of 34 GB fit into 141 GB, and two of 69 do not"
+    assert any(call.arguments and call.arguments[-2].shape == (64, 1 << 10) for call in calls if "addmm" in call.name)
+    assert any("are not priced: the step is one behind them" in note for note in step.notes)
+
+
+def test_a_step_that_only_a_search_makes_is_the_step_and_it_is_said(tmp_path: Path) -> None:
+    def searching() -> None:
+        model = nn.Linear(8, 8).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for size in (1, 2, 4, 8):
+            try:
+                model(torch.zeros(size, 8, device="cuda")).sum().backward()
+                optimizer.step()
+            except torch.cuda.OutOfMemoryError:
+                break
+
+    step, _ = read(run_without_device(searching, tmp_path / "tried.ledger", device=H200))
+    assert any("are priced: none outside it was found" in note for note in step.notes)
+
+
 def test_a_loop_over_a_range_is_not_left_early_by_a_value_and_it_is_said_that_it_may_be(tmp_path: Path) -> None:
     def training() -> None:
         policy = nn.Linear(8, 8).cuda()

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from torchledger._torch.devices import use_none
 from torchledger._torch.fakes.attention import answer_for_kernels, choose_attention
 from torchledger._torch.fakes.captures import Captures
 from torchledger._torch.fakes.checkpoints import keep_checkpoints_away
@@ -22,6 +23,7 @@ from torchledger._torch.fakes.generators import device_state, let_states_be_unkn
 from torchledger._torch.fakes.guises import take_tensors_for_real
 from torchledger._torch.fakes.inductor import compile_for_fake_device
 from torchledger._torch.fakes.library import CUDNN_VERSION, load_library
+from torchledger._torch.fakes.live_memory import LiveMemory
 from torchledger._torch.fakes.loaders import Loading
 from torchledger._torch.fakes.operators import instead_of_kernel
 from torchledger._torch.fakes.pools import pool_names
@@ -59,8 +61,9 @@ class FakeDevice:
     """A context in which ``device`` is there ``count`` times, this process on number ``index``, and holds no values.
 
     ``tensors`` is the mode in which tensors are made, with the stand-ins that the program was given, also on
-    ``threads`` that the program starts; ``pays`` says which products Inductor pads. Raises
-    ``PlanError`` on entering if a C++ compiler is missing or a real GPU is in use; what compiles does without Triton.
+    ``threads`` that the program starts; ``memory`` counts what it allocates once it follows these (``tensors.flows``).
+    ``pays`` says which products Inductor pads. Raises ``PlanError`` on entering if a C++ compiler is missing or a real
+    GPU is in use; what compiles does without Triton.
     """
 
     def __init__(self, device: Device, *, index: int = 0, count: int = 1, pays: Pays = stays_as_it_is) -> None:
@@ -71,6 +74,7 @@ class FakeDevice:
         self.threads = FakeThreads(self.tensors)
         self.decisions: dict[str, int] = {}
         self.order = StreamOrder()
+        self.memory = LiveMemory(properties_of(device).total_memory)
         self.captures = Captures(self.decisions, self.tensors, self.order)
         self.loading = Loading(self.tensors.handling)
 
@@ -92,6 +96,7 @@ class FakeDevice:
             stack.callback(library.uninstall)
             patches = Patches()
             stack.callback(patches.undo)
+            use_none(patches)
             _patch_cuda(patches, self)
             answer_for_kernels(patches, capability)
             install_streams(patches, self.order)
@@ -302,21 +307,13 @@ def _answers_of_device(fake: FakeDevice) -> dict[str, Any]:
 
 
 def _answers_of_memory(fake: FakeDevice) -> dict[str, Any]:
-    total = properties_of(fake.device).total_memory
     return {
-        "memory_allocated": _answer(0),
-        "max_memory_allocated": _answer(0),
-        "memory_reserved": _answer(0),
-        "max_memory_reserved": _answer(0),
-        "memory_cached": _answer(0),
-        "mem_get_info": _answer((total, total)),
-        "memory_stats": _answer(_Zeros()),
+        **fake.memory.answers(),
+        "memory_stats": lambda *args, **kwargs: _Zeros(fake.memory.statistics()),
         "memory_stats_as_nested_dict": _answer({}),
         "memory_summary": _answer(""),
         "memory_snapshot": _answer([]),
-        "reset_peak_memory_stats": _answer(None),
         "reset_accumulated_memory_stats": _answer(None),
-        "reset_max_memory_allocated": _answer(None),
         "empty_cache": _answer(None),
         "set_per_process_memory_fraction": _answer(None),
         "_record_memory_history": _answer(None),
@@ -395,7 +392,7 @@ def _on_numbered(index: int) -> Callable[..., Any]:
 
 
 class _Zeros(dict[str, int]):
-    """Statistics of an allocator that never gave anything."""
+    """Statistics of an allocator, of which those that are not counted are 0."""
 
     def __missing__(self, key: str) -> int:
         return 0
