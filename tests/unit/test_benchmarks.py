@@ -52,6 +52,7 @@ NO_BENCHMARKS = {
     "eager_calls_uneven": "is imported by others",
     "eager_calls_seldom": "is imported by others",
     "eager_calls_various": "is imported by others",
+    "eager_calls_factors": "is imported by others",
     "eager_calls_solvers": "is imported by others",
     "eager_calls_decoding": "is imported by others",
     "power_steps": "turns measurements into data",

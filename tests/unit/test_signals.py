@@ -191,7 +191,7 @@ IN_THE_USERS_PROCESS = ("_torch", "capturing", "stepping", "memory", "profiling"
 NOBODY_COULD_HEAR_IT = {("_torch/storages.py", "_freed"), ("stepping/thread_end.py", "__del__")}
 """What Python calls when something goes: an exception that leaves these is printed, whoever raised it."""
 
-OF_PLANS = "_torch/fake_"
+OF_PLANS = "_torch/fakes/"
 THE_PROGRAMS_OWN = "if call is not None and error is call.error:\n    raise"
 
 

@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 _PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "convolution", "mv", "addmv", "dot"})
-_ATTENTION = "_scaled_dot_product"
+_WHOLE = frozenset({"linear", "matmul", "einsum", "conv1d", "conv2d", "conv3d"})
+"""What comes as it was called in ``torch.inference_mode()``, and is taken apart later."""
+_ATTENTION = ("_scaled_dot_product", "scaled_dot_product")
 
 _MOST = 2000
 """So many products a program may make before it calls a module, a graph or an optimizer."""
@@ -35,7 +37,7 @@ class BareWork:
             self.comes_again = asked in self._asked
             self._asked.add(asked)
         name = getattr(func, "_opname", "")
-        if name not in _PRODUCTS and not name.startswith(_ATTENTION):
+        if name not in _PRODUCTS and name not in _WHOLE and not name.startswith(_ATTENTION):
             return
         self.n_products += 1
         if self.n_products >= _MOST and not self._has_begun():

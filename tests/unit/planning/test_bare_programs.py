@@ -48,6 +48,24 @@ def test_a_search_through_a_bank_piece_by_piece_is_a_step() -> None:
     assert step.launches >= 2 + 4 * 3
 
 
+def test_products_that_inference_mode_leaves_whole_are_counted() -> None:
+    made = 0
+
+    def program() -> None:
+        nonlocal made
+        weights = [torch.randn(8, 8, device="cuda") for _ in range(10)]
+        made = 0
+        with torch.inference_mode():
+            for _ in range(1000):
+                x = torch.randn(4, 8, device="cuda")
+                for weight in weights:
+                    x = torch.nn.functional.linear(x, weight)
+                made += 1
+
+    assert plan_program(program).step.launches == 11
+    assert made < 1000
+
+
 def test_what_a_program_makes_before_its_model_is_no_step() -> None:
     def train() -> None:
         model = torch.nn.Linear(16, 16).cuda()

@@ -159,8 +159,8 @@ def test_a_solver_makes_the_turns_that_it_was_given_and_it_is_said_that_values_d
     assert set(evaluations) == {5}
     step, calls = read(outcome)
     assert sum(call.name == "aten::dot" for call in calls) > 2 * 5 * 3, "it works with the steps that it has kept"
-    (note,) = step.notes
-    assert f"{Path(__file__)}:" in note and "where they decide how often a loop goes round" in note
+    (note,) = (each for each in step.notes if "where they decide how often a loop goes round" in each)
+    assert f"{Path(__file__)}:" in note
 
 
 def test_steps_of_a_search_for_what_fits_are_not_the_step_and_the_search_ends_as_on_the_device(tmp_path: Path) -> None:
@@ -769,7 +769,7 @@ def test_batches_that_a_program_loads_on_its_own_thread_are_told(tmp_path: Path)
             return 64
 
         def __getitem__(self, place: int) -> torch.Tensor:
-            return torch.ones(8) * float(sum(number % 7 for number in range(20_000)))
+            return torch.ones(8) * float(sum(number % 7 for number in range(100_000)))
 
     def program() -> None:
         model = nn.Linear(8, 8).cuda()

@@ -59,7 +59,7 @@ def test_random_numbers_of_the_host_are_in_the_price_with_their_line(without: Pl
     assert step.device_us == pytest.approx(without.device_us)
     assert step.duration_us > without.duration_us + 0.5 * step.host_work_us
     assert step.decides == "host"
-    assert re.search(r": 1.2 million random numbers in one call \(test_host_work_of_plans.py:\d+\)", note_of(step))
+    assert re.search(r": 1.2 million random numbers in 1 call \(test_host_work_of_plans.py:\d+\)", note_of(step))
 
 
 def test_data_of_the_program_have_their_values_in_the_recorded_step_too() -> None:
@@ -167,7 +167,7 @@ def test_an_optimizer_that_is_left_to_the_host_has_the_price_of_its_bytes() -> N
 
     step = plan_program(program).step
     assert step.host_work_us > 4_000
-    assert "MB read or written in one call" in note_of(step)
+    assert "MB read or written in 1 call" in note_of(step)
 
 
 def test_a_number_of_the_host_beside_a_tensor_of_the_device_is_work_of_the_device() -> None:
@@ -202,7 +202,7 @@ def test_each_rank_of_a_world_has_its_own_work_of_the_host_in_the_price(tmp_path
     assert step.host_work_us == pytest.approx(slowness_of_ranks(8192 * 64 * 4.37e-3, 2), rel=0.01)
     assert step.host_us > step.host_work_us and step.duration_us > step.host_work_us
     assert step.decides == "host"
-    assert ": 524,288 random numbers in one call (train.py:10)" in note_of(step)
+    assert ": 524,288 random numbers in 1 call (train.py:10)" in note_of(step)
 
 
 def test_what_a_program_computes_beside_torch_is_in_the_price_with_its_line(without: PlannedStep) -> None:

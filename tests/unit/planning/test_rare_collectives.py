@@ -140,7 +140,7 @@ def test_what_is_small_beside_the_steps_own_messages_is_not_told() -> None:
     assert rare_note(dry_run, None, exchanged=1_000_000) is None
     said = rare_note(dry_run, None, exchanged=4)
     assert said == (
-        "rarer steps exchange more than this one, which is not in the price: all_reduce 1 times over 8 ranks "
+        "rarer steps exchange more than this one, which is not in the price: all_reduce 1 time over 8 ranks "
         "(0.004 MB, train.py:13) in 1 of the 11 steps of optimizers that ran"
     )
     assert rare_note(DryRun("H200", optimizer_steps=3), None, exchanged=4) is None

@@ -124,7 +124,7 @@ def test_a_note_says_what_is_computed_and_which_lines_ask_for_most() -> None:
         "(train.py:12, train.py:1, train.py:2 and 1 more line), about 6.03 ms on a usual host, in the price",
     )
     (note,) = host_work_notes([RAND], host_work_us([RAND]))
-    assert ": 1.0 million random numbers in one call, about" in note
+    assert ": 1.0 million random numbers in 1 call, about" in note
     assert "2.4 GB read" in host_work_notes([large := replace(ADD, bytes_moved=2_400 * MANY)], host_work_us([large]))[0]
     assert host_work_notes(calls, {}) == ()
 
