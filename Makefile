@@ -58,23 +58,23 @@ docs: $(VENV)/.installed ## Build the documentation as a site, in docs/_build/ht
 golden: $(VENV)/.dev ## Rewrite the golden files after a change of output that is meant
 	$(BIN)/python -m pytest -n 2 --dist loadscope -m "not gpu" --rewrite-golden
 
-bench: $(VENV)/.dev ## Run every benchmark that this machine can run, and say which it cannot; ONLY="NAME ..." runs some
-	$(BIN)/python benchmarks/run_all.py $(ONLY)
+bench: $(VENV)/.dev ## Run every benchmark that this machine can run, and say which it cannot; ONLY="NAME ..." runs some, or rooms
+	$(BIN)/python -m benchmarks.run_all $(ONLY)
 
 job: $(VENV)/.dev ## Jobs of four gloo processes, one for each strategy, with a rank that sleeps (half an hour)
-	$(BIN)/python benchmarks/job_cpu.py -o build/bench/job_cpu.json
+	$(BIN)/python -m benchmarks.jobs.job_cpu -o build/bench/job_cpu.json
 
 faults: $(VENV)/.dev ## Plant a fault into each function of ours that a compile calls; SECONDS=900 by default
-	$(BIN)/python benchmarks/planted_faults.py --seconds $(or $(SECONDS),900) --output docs/results/faults.md
+	$(BIN)/python -m benchmarks.robustness.planted_faults --seconds $(or $(SECONDS),900) --output docs/results/faults.md
 
 fuzz: $(VENV)/.dev ## Put 10,000 changed files of every kind through every command that reads them
-	$(BIN)/python benchmarks/fuzz_files.py --keep -o docs/results/fuzz.md
+	$(BIN)/python -m benchmarks.robustness.fuzz_files --keep -o docs/results/fuzz.md
 
 versions: $(VENV)/.dev ## Try torch 2.9 to 2.14 on each Python at hand, from a wheel; writes the README's table (an hour)
-	$(BIN)/python benchmarks/versions.py --readme
+	$(BIN)/python -m benchmarks.robustness.versions --readme
 
 package: $(VENV)/.dev ## Build the wheel and the sdist into dist/, install each into a new environment, and run it there
-	$(BIN)/python benchmarks/package.py
+	$(BIN)/python -m benchmarks.robustness.package
 
 clean: ## Remove what the other targets made
 	rm -rf $(VENV) docs/_build gpt.html .pytest_cache .mypy_cache .ruff_cache *.ledger *.trace.json.gz

@@ -1,12 +1,13 @@
 """Run every benchmark that this machine can run, and say which it cannot and why: what ``make bench`` does.
 
-    python benchmarks/run_all.py [--list] [--quick] [--limit SECONDS] [NAME ...]
+    python -m benchmarks.run_all [--list] [--quick] [--limit SECONDS] [NAME ...]
 
-A benchmark is a script of this folder with two constants: ``NEEDS`` names what it cannot do without (the keys of
+A benchmark is a module of a room with two constants: ``NEEDS`` names what it cannot do without (the keys of
 ``PROBES``), ``RUNS`` holds the arguments of each of its runs, ``{out}`` for a folder of its own under ``build/bench``.
+NAME is one of them, or a room.
 ``--quick`` takes the arguments in ``QUICK`` instead, where a script has it: the smallest case, which shows that it
 still runs and measures nothing, and writes into its own folder alone. The constants are read without importing the
-script.
+module.
 Those that fail, or take longer than ``--limit``, are named at the end, which is then 1.
 """
 
@@ -25,22 +26,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
-
-from browser import find_browser  # noqa: E402 - after the path is set
+from benchmarks.shared.places import ROOT
+from browser import find_browser
 
 OUT = ROOT / "build" / "bench"
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A script, what it needs, and the arguments of each of its runs."""
+    """A module, the room that it is in, what it needs, and the arguments of each of its runs."""
 
     name: str
+    room: str
     needs: tuple[str, ...]
     runs: tuple[tuple[str, ...], ...]
     quick: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def module(self) -> str:
+        """What ``python -m`` runs."""
+        return f"benchmarks.{self.room}.{self.name}"
 
 
 @functools.cache
@@ -80,18 +85,18 @@ PROBES: Mapping[str, Callable[[], bool]] = {
 
 
 def find_benchmarks(folder: Path = ROOT / "benchmarks") -> list[Benchmark]:
-    """The benchmarks of a folder by name; scripts without the two constants are none (models, makers of data)."""
+    """The benchmarks of a folder's rooms; modules without the two constants are none (models, makers of data)."""
     found = []
-    for path in sorted(folder.glob("*.py")):
+    for path in sorted(folder.glob("*/*.py")):
         constants = {
             statement.target.id: statement.value
             for statement in ast.parse(path.read_text()).body
             if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name) and statement.value
         }
-        if {"NEEDS", "RUNS"} <= constants.keys() and path.name != Path(__file__).name:
+        if {"NEEDS", "RUNS"} <= constants.keys():
             needs, runs = (ast.literal_eval(constants[name]) for name in ("NEEDS", "RUNS"))
             quick = ast.literal_eval(constants["QUICK"]) if "QUICK" in constants else ()
-            found.append(Benchmark(path.stem, needs, runs, quick))
+            found.append(Benchmark(path.stem, path.parent.name, needs, runs, quick))
     return found
 
 
@@ -106,8 +111,8 @@ def run(benchmark: Benchmark, *, quick: bool = False, limit_s: float | None = No
     out.mkdir(parents=True, exist_ok=True)
     for arguments in (benchmark.quick or benchmark.runs) if quick else benchmark.runs:
         words = [word.replace("{out}", str(out)) for word in arguments]
-        print(f"$ python benchmarks/{benchmark.name}.py {' '.join(words)}", flush=True)
-        command = [sys.executable, str(ROOT / "benchmarks" / f"{benchmark.name}.py"), *words]
+        print(f"$ python -m {benchmark.module} {' '.join(words)}", flush=True)
+        command = [sys.executable, "-m", benchmark.module, *words]
         began = time.monotonic()
         try:
             code = subprocess.run(command, cwd=ROOT, timeout=limit_s).returncode
@@ -122,19 +127,21 @@ def run(benchmark: Benchmark, *, quick: bool = False, limit_s: float | None = No
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help="only these")
+    parser.add_argument("names", nargs="*", help="only these, or those of these rooms")
     parser.add_argument("--list", action="store_true", help="say what would run, and run nothing")
     parser.add_argument("--quick", action="store_true", help="the smallest case of each, to see that it runs")
     parser.add_argument("--limit", type=float, help="seconds that a run may take")
     options = parser.parse_args(arguments)
     known = find_benchmarks()
-    if unknown := set(options.names) - {benchmark.name for benchmark in known}:
+    names = set(options.names)
+    if unknown := names - {name for each in known for name in (each.name, each.room)}:
         parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(each.name for each in known)}")
-    chosen = [benchmark for benchmark in known if not options.names or benchmark.name in options.names]
+    chosen = [benchmark for benchmark in known if not names or {benchmark.name, benchmark.room} & names]
     able = []
     for benchmark in chosen:
         missing = lacking(benchmark)
-        print(f"{benchmark.name:<26} " + (f"cannot run here: needs {', '.join(missing)}" if missing else "runs"))
+        place = f"{benchmark.room} {benchmark.name}"
+        print(f"{place:<36} " + (f"cannot run here: needs {', '.join(missing)}" if missing else "runs"))
         if not missing:
             able.append(benchmark)
     if options.list:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import itertools
 import re
@@ -10,20 +11,17 @@ from types import ModuleType
 
 import pytest
 
-from benchmark_scripts import load_benchmark
-
 ROOT = Path(__file__).parents[2]
+SHARED = ROOT / "benchmarks" / "shared"
+ROOMS = sorted(path.parent for path in (ROOT / "benchmarks").glob("*/__init__.py") if path.parent != SHARED)
 NO_BENCHMARKS = {
     "attention_errors": "judges measurements that are given to it",
-    "cuda_models": "models for others",
     "devices_data": "turns measurements into data",
     "drawn_calls": "calls for others to time",
     "drawn_launches": "is imported by others",
     "device_marks": "is imported by others",
     "planned_jobs": "is imported by others",
-    "eager_calls_along": "is imported by others",
     "drawn_layers": "is imported by others",
-    "eager_calls_drawn": "is imported by others",
     "eager_redrawn": "writes settings into the data of calls that were recorded before they were",
     "drawn_programs": "programs for others to run",
     "fit_eager": "makes a shipped model of data",
@@ -36,31 +34,14 @@ NO_BENCHMARKS = {
     "job_programs": "programs for others to run",
     "h200_sweep": "writes a sweep",
     "lent_models": "writes shipped models again",
-    "limited": "is imported by others",
-    "marked": "is imported by others",
     "memory_programs": "programs for others to run",
     "plan_compare": "compares recordings that are given to it",
     "plan_programs": "programs for others to run",
-    "eager_calls_common": "is imported by others",
-    "eager_calls_libraries": "is imported by others",
-    "eager_calls_recurrent": "is imported by others",
-    "eager_calls_sharded": "is imported by others",
-    "eager_calls_further": "is imported by others",
-    "eager_calls_rare": "is imported by others",
-    "eager_calls_meeting": "is imported by others",
-    "eager_calls_models": "is imported by others",
-    "eager_calls_uneven": "is imported by others",
-    "eager_calls_seldom": "is imported by others",
-    "eager_calls_various": "is imported by others",
-    "eager_calls_factors": "is imported by others",
-    "eager_calls_solvers": "is imported by others",
-    "eager_calls_decoding": "is imported by others",
     "power_steps": "turns measurements into data",
     "public_records": "plans scripts of a copy of a repository that is given to it",
     "public_rows": "is imported by others",
     "public_texts": "is imported by others",
     "report_screenshots": "takes the docs' pictures, of ledgers that are given to it",
-    "run_all": "runs them",
     "fit_host_steps": "makes constants of data",
     "strangers_data": "turns measurements into data",
     "strangers_errors": "judges measurements that are given to it",
@@ -73,19 +54,71 @@ NO_BENCHMARKS = {
 
 @pytest.fixture(scope="module")
 def run_all() -> ModuleType:
-    return load_benchmark("run_all")
+    return importlib.import_module("benchmarks.run_all")
 
 
 def test_every_script_is_a_benchmark_or_says_what_else_it_is(run_all: ModuleType) -> None:
-    scripts = {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
-    untold = scripts - {each.name for each in run_all.find_benchmarks()} - set(NO_BENCHMARKS)
+    scripts = [path.stem for room in ROOMS for path in room.glob("*.py") if path.stem != "__init__"]
+    assert len(scripts) == len(set(scripts)), "a benchmark is run by its name, whatever its room"
+    untold = set(scripts) - {each.name for each in run_all.find_benchmarks()} - set(NO_BENCHMARKS)
     assert not untold, "give them NEEDS and RUNS, as benchmarks/run_all.py says, or enter them in NO_BENCHMARKS"
+
+
+def test_every_script_is_in_a_room_that_says_what_it_asks_and_stands_in_the_list_of_rooms() -> None:
+    assert {path.name for path in (ROOT / "benchmarks").glob("*.py")} == {"__init__.py", "run_all.py"}
+    listed = re.findall(r"^\| \[(\w+)\]\((\w+)\) \| (.+) \|$", (ROOT / "benchmarks" / "README.md").read_text(), re.M)
+    assert {name for name, folder, _ in listed if name == folder} == {room.name for room in (*ROOMS, SHARED)}
+    for room in ROOMS:
+        asked = ast.get_docstring(ast.parse((room / "__init__.py").read_text()))
+        assert asked is not None and "?" in asked, room.name
+
+
+def names_of(path: Path) -> set[str]:
+    """What a module defines or imports at its top, and what lies in its folder if it is a package."""
+    found = {each.stem if each.is_file() else each.name for each in path.parent.iterdir() if path.stem == "__init__"}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            found |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+    return found
+
+
+def test_what_a_benchmark_takes_of_another_is_there() -> None:
+    asked = [
+        (path, node.module, alias.name)
+        for room in (*ROOMS, SHARED)
+        for path in room.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("benchmarks")
+        for alias in node.names
+    ]
+    lacking = []
+    for path, module, name in asked:
+        place = ROOT / module.replace(".", "/")
+        place = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+        if not place.exists() or name not in names_of(place):
+            lacking.append(f"{path.stem}: {module}.{name}")
+    assert len(asked) > 100 and not lacking
+
+
+def test_a_benchmark_that_is_named_is_there() -> None:
+    pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile")]
+    pages += [*(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]
+    for page in pages:
+        text = page.read_text()
+        named = re.findall(r"\bbenchmarks/((?:\w+/)*[a-z0-9_]+\.(?:py|yml))\b", text)
+        modules = re.findall(r'-m(?:\s+|", ")benchmarks\.([a-z0-9_.]*[a-z0-9_])', text)
+        named += [f"{module.replace('.', '/')}.py" for module in modules]
+        assert not [name for name in named if not (ROOT / "benchmarks" / name).exists()], page
 
 
 def test_whatever_is_needed_can_be_probed_and_options_are_the_scripts_own(run_all: ModuleType) -> None:
     for each in run_all.find_benchmarks():
         assert set(each.needs) <= set(run_all.PROBES), each.name
-        text = (ROOT / "benchmarks" / f"{each.name}.py").read_text()
+        text = (ROOT / "benchmarks" / each.room / f"{each.name}.py").read_text()
         for option in (word for words in (*each.runs, *each.quick) for word in words if word.startswith("-")):
             assert re.search(rf'{option}[ \]|"]', re.sub(r"^(?:RUNS|QUICK).*?^\)?$", "", text, flags=re.S | re.M)), (
                 each.name
@@ -96,17 +129,16 @@ def test_a_list_says_of_each_whether_it_runs_here(
     run_all: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_all, "PROBES", dict.fromkeys(run_all.PROBES, lambda: False) | {"timm": lambda: True})
-    assert run_all.main(["--list", "show_large", "model_steps"]) == 0
+    assert run_all.main(["--list", "show_large", "launches"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [" ".join(line.split()) for line in lines] == [
-        "model_steps cannot run here: needs cuda, transformers",
-        "show_large runs",
-    ]
+    said = [" ".join(line.split()) for line in lines]
+    assert {line.split()[0] for line in said} == {"launches", "reporting"}
+    assert "launches model_steps cannot run here: needs cuda, transformers" in said
+    assert said[-1] == "reporting show_large runs"
 
 
-def test_of_a_page_only_the_part_between_the_marks_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    write = importlib.import_module("marked").write_between_marks
+def test_of_a_page_only_the_part_between_the_marks_is_written(tmp_path: Path) -> None:
+    write = importlib.import_module("benchmarks.shared.marked").write_between_marks
     page = tmp_path / "page.md"
     page.write_text("By hand.\n\n<!-- table -->\nold\n<!-- /table -->\n\nBy hand, too.\n")
     write(page, "table", "new\n")
@@ -122,14 +154,21 @@ def test_of_a_page_only_the_part_between_the_marks_is_written(tmp_path: Path, mo
     assert page.read_text().endswith("By hand.\n")
 
 
+def make_benchmark(folder: Path, text: str) -> None:
+    """A repository whose one benchmark is ``room.x``."""
+    room = folder / "benchmarks" / "room"
+    room.mkdir(parents=True)
+    (folder / "benchmarks" / "__init__.py").touch()
+    (room / "x.py").write_text(text)
+
+
 def test_the_first_run_that_fails_ends_a_benchmark(
     run_all: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (tmp_path / "benchmarks").mkdir()
-    (tmp_path / "benchmarks" / "x.py").write_text("import pathlib, sys\npathlib.Path(sys.argv[1]).touch()\nsys.exit(3)")
+    make_benchmark(tmp_path, "import pathlib, sys\npathlib.Path(sys.argv[1]).touch()\nsys.exit(3)")
     monkeypatch.setattr(run_all, "ROOT", tmp_path)
     monkeypatch.setattr(run_all, "OUT", tmp_path / "out")
-    assert not run_all.run(run_all.Benchmark("x", (), (("{out}/a",), ("{out}/b",))))
+    assert not run_all.run(run_all.Benchmark("x", "room", (), (("{out}/a",), ("{out}/b",))))
     assert [path.name for path in (tmp_path / "out" / "x").iterdir()] == ["a"]
 
 
@@ -138,18 +177,16 @@ def test_a_quick_run_takes_the_smallest_case_writes_nowhere_else_and_ends_in_tim
 ) -> None:
     for each in run_all.find_benchmarks():
         assert not [word for words in each.quick for word in words if word.startswith("docs/")], each.name
-    (tmp_path / "benchmarks").mkdir()
-    (tmp_path / "benchmarks" / "x.py").write_text("import sys, time\ntime.sleep(float(sys.argv[1]))")
+    make_benchmark(tmp_path, "import sys, time\ntime.sleep(float(sys.argv[1]))")
     monkeypatch.setattr(run_all, "ROOT", tmp_path)
     monkeypatch.setattr(run_all, "OUT", tmp_path / "out")
-    slow = run_all.Benchmark("x", (), (("60",),), (("0",),))
+    slow = run_all.Benchmark("x", "room", (), (("60",),), (("0",),))
     assert run_all.run(slow, quick=True, limit_s=30)
     assert not run_all.run(slow, limit_s=0.2) and "x took longer than 0 s" in capsys.readouterr().out
 
 
-def test_drawn_layers_can_all_be_run_and_are_the_same_for_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    layers = importlib.import_module("drawn_layers")
+def test_drawn_layers_can_all_be_run_and_are_the_same_for_a_seed() -> None:
+    layers = importlib.import_module("benchmarks.operators.drawn_layers")
     usual = list(itertools.islice(layers.draw_layers(3), 600))
     assert usual == list(itertools.islice(layers.draw_layers(3), 600))
     assert {case.kind for case in usual} == {kind for kind, (weight, _) in layers.KINDS.items() if weight}
@@ -163,11 +200,8 @@ def test_drawn_layers_can_all_be_run_and_are_the_same_for_a_seed(monkeypatch: py
     assert {case.kind for case in only} == {"stem"}
 
 
-def test_kernels_of_convolutions_are_told_by_what_computes_and_not_by_what_prepares(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    kind_of = importlib.import_module("teach_convolutions").kind_of
+def test_kernels_of_convolutions_are_told_by_what_computes_and_not_by_what_prepares() -> None:
+    kind_of = importlib.import_module("benchmarks.models.teach_convolutions").kind_of
     tile = "sm80_xmma_fprop_implicit_gemm_{0}{0}_{0}f32_f32_nhwckrsc_nhwc_tilesize64x64x64_stage4_warpsize1x4x1_g1"
     changed = "void cudnn::engines_precompiled::nchwToNhwcKernel<{0}, {0}, float, false, true>"
     bfloat16, float16 = (f"{changed} + {tile}".format(dtype) for dtype in ("bf16", "f16"))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-from benchmark_scripts import load_benchmark
 
 SCRIPT = "import torch\nimport torch.distributed as dist\ndist.init_process_group('nccl')\n"
 LOG = f"""{"=" * 100}
@@ -22,9 +21,8 @@ step:20/20 val_loss:3.3 train_time:1400ms step_avg:140.00ms
 
 
 @pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
-    return load_benchmark("public_records")
+def script() -> ModuleType:
+    return importlib.import_module("benchmarks.public.public_records")
 
 
 def test_a_record_is_the_script_that_its_log_begins_with_and_the_last_step_that_it_tells(

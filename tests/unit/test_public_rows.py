@@ -13,17 +13,13 @@ import pytest
 from torchledger.nouns import Layout
 from torchledger.planning.transformer import Transformer
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 MODEL = Transformer(layers=12, hidden=1024, heads=16, ffn=4096, vocabulary=51200, length=1024, batch=8)
 
 
 @pytest.fixture
-def modules(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The scripts, which import one another by name."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    import public_origin
-    import public_rows
-    import public_steps
+def modules() -> Any:
+    """The scripts."""
+    from benchmarks.public import public_origin, public_rows, public_steps
 
     return SimpleNamespace(origin=public_origin, rows=public_rows, steps=public_steps)
 

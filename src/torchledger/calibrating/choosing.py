@@ -19,7 +19,7 @@ from torchledger.predicting.operators import predict_table
 from torchledger.sampling.points import Plan, Point
 
 SWEEP = Path(__file__).with_name("operators.yml")
-"""The shapes among which to choose; ``benchmarks/h200_sweep.py`` writes it."""
+"""The shapes among which to choose; ``benchmarks/operators/h200_sweep.py`` writes it."""
 
 EVALUATION = "evaluation"
 """Group of the points that are drawn at random, spread over the whole time, and never learned from."""

@@ -31,7 +31,7 @@ lines that most meet in may lie so that one waits for the other."""
 
 _BESIDE = 0.007
 """Share that an atomic waits less for each further element of its line that others in flight meet at: 1.76 ns of one
-element, 1.4 of 32 (1,573 tables on an H100, ``benchmarks/atomics_cuda.py``)."""
+element, 1.4 of 32 (1,573 tables on an H100, ``benchmarks/launches/atomics_cuda.py``)."""
 
 
 def is_by_distance(places: int, rows: int) -> bool:

@@ -2,8 +2,8 @@
 
 The algorithms of ``convolution_times`` say what a convolution could need; cuDNN's heuristic often takes another kernel,
 at times one ten times slower, changes layouts and pads channels. A small network for each pass (forward, gradient of
-the image, gradient of the weight) learned what it does (``benchmarks/fit_convolution_network.py``). Both gradients
-together are asked of one network, which learned from those of each, where a file has it.
+the image, gradient of the weight) learned what it does (``benchmarks/models/fit_convolution_network.py``). Both
+gradients together are asked of one network, which learned from those of each, where a file has it.
 """
 
 from __future__ import annotations

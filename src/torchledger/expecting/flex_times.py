@@ -3,8 +3,8 @@
 Inductor writes such a kernel for each score and mask (Triton), so that no library's schedule is theirs. Their time
 grows with the pairs of queries and keys in the blocks that are visited, by what a pair costs: products over the width
 of a head, the exponential, operations of the program's own on scores, and the mask where a block is partly masked.
-Constants are fitted to 176 drawn configurations on an H100 (``benchmarks/flex_cuda.py``); they scale with the number of
-multiprocessors.
+Constants are fitted to 176 drawn configurations on an H100 (``benchmarks/launches/flex_cuda.py``); they scale with the
+number of multiprocessors.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 A library runs groups together in one kernel, or one by one at some ten microseconds each; which one it does turns on
 how many groups there are, how many channels each has and how these align, and changes the time up to tenfold. Networks
 of their own learned passes in groups alone, since ``Machine.networks`` 6 in single precision too
-(``benchmarks/fit_group_networks.py``). Beside the time they say how far what the library may do instead lies from it,
-as the standard deviation of the logarithm over the likely kernels.
+(``benchmarks/models/fit_group_networks.py``). Beside the time they say how far what the library may do instead lies
+from it, as the standard deviation of the logarithm over the likely kernels.
 """
 
 from __future__ import annotations

@@ -3,13 +3,13 @@
 With columns of the right matrix contiguous (a weight that is transposed) the library uses its tensor cores; else, and
 that is some eight times slower, a kernel that goes on by one number of the depth at a time. The time of either is that
 of whole waves of its tiles. Constants are fitted to 1,336 drawn products on an H100
-(``benchmarks/int8_products_cuda.py``).
+(``benchmarks/operators/int8_products_cuda.py``).
 
 Half precision by weights of eight bits (``_weight_int8pack_mm``, which compiled code calls for quantized weights) has a
 kernel of ATen's own, in which each thread goes along the depth for one number of the result: a block of 256 makes 16 by
 16, its warps two rows each. So the time is that of the depth, by how many warps a multiprocessor has to run, and what
 tensor cores could do says nothing of it. Constants are fitted to 329 drawn products on an H200
-(``benchmarks/packed_products_cuda.py``).
+(``benchmarks/operators/packed_products_cuda.py``).
 """
 
 from __future__ import annotations

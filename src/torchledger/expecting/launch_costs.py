@@ -53,7 +53,8 @@ WAITING = "waiting of cost"
 """The column that says which share of a kernel's cost is atomics that wait for one another in a line of memory for
 long: half of it counts where they do for so many..."""
 _LONG_WAIT_US = 150.0
-"""...microseconds. Fewer do not queue as those that were timed for the law (``benchmarks/atomics_cuda.py``)."""
+"""...microseconds. Fewer do not queue as those that were timed for the law
+(``benchmarks/launches/atomics_cuda.py``)."""
 
 
 def time_of_parts(part: Mapping[str, Any], constants: KernelConstants, floor_us: float) -> NDArray[np.float64]:

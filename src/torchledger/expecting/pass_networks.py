@@ -3,7 +3,7 @@
 ``convolution_network.py`` knows square filters over images in half precision, and conv2d's model stands on it. Launches
 are of more kinds: signals, which ATen gives its library as images of height 1 and never with channels last; float32,
 rounded for the tensor cores or not; transposed layers, whose forward is another one's gradient of the image. Networks
-for each pass and size of element learned them from passes timed alone (``benchmarks/fit_pass_networks.py``).
+for each pass and size of element learned them from passes timed alone (``benchmarks/models/fit_pass_networks.py``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ NETWORKS = tuple(f"{one} {size}" for one in PASSES for size in SIZES.values())
 _HALF_SIZE = 2.0  # bytes of an element
 _PAIR = 2
 _LARGER_FILTERS: Mapping[float, float] = {4: 3.4, 5: 1.1, 7: 4.4, 9: 1.4, 11: 7.4, 13: 1.8}
-"""Microseconds of a channel by the filter's side: medians of 46 forwards (``benchmarks/convolution_kernels.py``)."""
+"""Microseconds of a channel by the filter's side: medians of 46 forwards
+(``benchmarks/operators/convolution_kernels.py``)."""
 ONE_BY_ONE_WIDTH = float(np.log(4.5))
 """Half of an interval's logarithm of ``runs_one_by_one``: the library has two kernels for it, one four times slower,
 and which it takes is not known (at a filter of 7 thirteen forwards of eighteen took the slower one)."""

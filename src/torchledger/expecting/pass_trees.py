@@ -2,7 +2,7 @@
 
 A network is smooth where cuDNN's heuristic jumps: from one kernel to another at a number of channels, of groups, of
 pixels. Trees for each pass, size of element and kind (all channels together, in groups, one filter a channel) learned
-what the networks miss of passes timed alone (``benchmarks/fit_pass_trees.py``).
+what the networks miss of passes timed alone (``benchmarks/models/fit_pass_trees.py``).
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The times of tiles (``product_times``) know what each tile needs, not which one the library takes. A small network for
 each alignment of the operands' rows learned the difference from products of an H200 timed alone, in all three layouts
-(``benchmarks/fit_product_network.py``). They are a constant of the generation's library, like the tiles' times on which
-they learned. Networks, because on so many rows they err less than trees do, and are asked more quickly.
+(``benchmarks/models/fit_product_network.py``). They are a constant of the generation's library, like the tiles' times
+on which they learned. Networks, because on so many rows they err less than trees do, and are asked more quickly.
 """
 
 from __future__ import annotations

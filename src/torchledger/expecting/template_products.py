@@ -4,7 +4,7 @@ A template is generated with what surrounds the product: its buffers are those o
 behind, in shapes of theirs. The sizes of the product follow from its FLOPs and what it writes. Templates mask what does
 not fill a tile and lose little where sizes are not aligned, so that the library is asked about aligned ones. Of 211 in
 half precision on an H200 the library's time and a tenth, with half of what further buffers need, is 16.7 % off in the
-mean (``benchmarks/launch_errors.py`` of ``data/h200/templates_torch2.11.launches``).
+mean (``benchmarks/launches/launch_errors.py`` of ``data/h200/templates_torch2.11.launches``).
 """
 
 from __future__ import annotations

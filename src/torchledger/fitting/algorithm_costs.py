@@ -35,7 +35,7 @@ _CLOSE = 0.02
 
 _WIDER, _SURELY = 1.2, 0.2
 """How much wider intervals are than over the learned calls, and how wide at least, as drawn ones that were held out
-ask for (``benchmarks/fit_eager.py --held-out-rare``)."""
+ask for (``benchmarks/models/fit_eager.py --held-out-rare``)."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """What eager calls cost that no operator of the catalogue describes: for each, microseconds a kernel, a share of the
 bandwidth, and of element-wise ones microseconds an element, learned from calls inside recorded steps.
 
-Enters: calls of batteries (``benchmarks/strangers_data.py``). Leaves: numbers by name, for ``TimeModel.extras``.
+Enters: calls of batteries (``benchmarks/strangers/strangers_data.py``). Leaves: numbers by name, for
+``TimeModel.extras``.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _CHUNK_US = (0.0, *np.exp(np.linspace(np.log(1.0), np.log(60.0), 15)).tolist())
 _STEP_US = (0.0, *np.exp(np.linspace(np.log(0.01), np.log(20.0), 24)).tolist())
 _WIDER = 1.5
 """How much wider than over the learned calls intervals are, as drawn ones that were held out ask for
-(``benchmarks/fit_eager.py --held-out``)."""
+(``benchmarks/models/fit_eager.py --held-out``)."""
 
 _SURELY = 0.25
 """How far, as a logarithm, calls lie from the best price at least: those learned from are few or of few sizes, and what
@@ -544,7 +545,7 @@ def _fit(kernels: Array, memory_us: Array, log_us: Array, chunks: Array, million
 
 
 def read_calls(path: Path) -> list[dict[str, Any]]:
-    """The calls of a file of ``benchmarks/strangers_data.py``. Raises ``FitError`` if it is none."""
+    """The calls of a file of ``benchmarks/strangers/strangers_data.py``. Raises ``FitError`` if it is none."""
     try:
         rows = json.loads(zlib.decompress(path.read_bytes(), wbits=31))
     except (OSError, ValueError, zlib.error) as error:

@@ -69,8 +69,8 @@ def read_measurements(
     paths: Iterable[str | os.PathLike[str]], *, device: str | None = None, group: str | None = None
 ) -> Measurements:
     """Measurements out of operator samples, ``.launches`` files, ledgers and the ``.npz`` files of single products and
-    convolutions (``benchmarks/h200_kernels.py``), and the ``.json`` of what kernels draw
-    (``benchmarks/power_cuda.py``).
+    convolutions (``benchmarks/operators/h200_kernels.py``), and the ``.json`` of what kernels draw
+    (``benchmarks/machines/power_cuda.py``).
 
     ``device`` names it where the data do not; what it is they say, or a data sheet. ``group`` keeps samples that were
     drawn for that purpose. Raises ``FitError`` for data of several devices, or of one that is not named.

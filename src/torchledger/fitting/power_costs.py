@@ -1,11 +1,12 @@
-"""What kernels draw at full clocks, out of kinds of kernels that each ran for seconds (``benchmarks/power_cuda.py``).
+"""What kernels draw at full clocks, out of kinds of kernels that each ran for seconds
+(``benchmarks/machines/power_cuda.py``).
 
 Watts at rest follow from products with pauses, whose mean power is a line in the share of the time that they run. Watts
 of a kernel that the limit slows are brought to full clocks in proportion to the clock. Steps of training whose clocks
-were read after seconds (``benchmarks/power_steps.py``) say what a device that has become warm leaves of its limit, and
-those of ranks whose kernels wait for collectives what these draw. Where it was measured how long such steps took, they
-say how products slow down, too: a device may lower its clocks within the first milliseconds, so that what is taken for
-a product at full clocks is not.
+were read after seconds (``benchmarks/machines/power_steps.py``) say what a device that has become warm leaves of its
+limit, and those of ranks whose kernels wait for collectives what these draw. Where it was measured how long such steps
+took, they say how products slow down, too: a device may lower its clocks within the first milliseconds, so that what is
+taken for a product at full clocks is not.
 """
 
 from __future__ import annotations
@@ -84,13 +85,14 @@ def read_power(path: Path) -> PowerRows:
         rates = found.limit_w, found.most_mhz
         missing = [name for name in ("mm and pause 0.25", "mm and pause 0.5") if name not in found.rows]
     except (OSError, ValueError, IndexError) as error:
-        raise FitError(f"{path} holds no rows of benchmarks/power_cuda.py, or is damaged ({error}).") from error
+        said = "holds no rows of benchmarks/machines/power_cuda.py, or is damaged"
+        raise FitError(f"{path} {said} ({error}).") from error
     values = [value for row in found.rows.values() for value in (row.watts, row.sm_mhz, *row.cold.values())]
     values += [value for step in found.steps.values() for value in (step.step_us, step.sm_mhz)]
     values += [step.measured_us for step in found.steps.values() if step.measured_us is not None]
     if missing or min((*rates, *values)) <= 0:
         said = f"lacks {', '.join(missing)}" if missing else "has watts, clocks or times that are not above 0"
-        raise FitError(f"{path} {said}: run benchmarks/power_cuda.py again, to its end.")
+        raise FitError(f"{path} {said}: run benchmarks/machines/power_cuda.py again, to its end.")
     return found
 
 

@@ -18,7 +18,7 @@ from torchledger.nouns import Ceilings, Device
 
 SPREAD_WITHIN_GENERATION, _SPREAD_BETWEEN_GENERATIONS = 0.15, 0.5
 """How far (in logarithms) nine of ten transferred times are off, besides the interval of the device that was measured:
-to one of its generation, and of another. ``benchmarks/devices_accuracy.py`` says how well that holds."""
+to one of its generation, and of another. ``benchmarks/strangers/devices_accuracy.py`` says how well that holds."""
 
 
 class _Transferred(Mapping[str, Entry]):

@@ -26,7 +26,7 @@ _HOST_DECIDES = 0.9
 
 _CHECKPOINT_US, _SAVED_US = 60.0, 15.0
 """What ``torch.utils.checkpoint`` (not reentrant) takes of the host for itself, a call and a tensor that is saved in
-it: about the least of several runs of ``benchmarks/checkpoint_cost.py`` on an AMD EPYC with torch 2.13."""
+it: about the least of several runs of ``benchmarks/machines/checkpoint_cost.py`` on an AMD EPYC with torch 2.13."""
 
 
 @dataclass(frozen=True)

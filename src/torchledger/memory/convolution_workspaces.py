@@ -3,8 +3,8 @@
 Most often that is nothing, or room for some of its three tensors once more, in the layout of the kernels that it chose
 (channels last, padded to 16 bytes of channels): a network that learned of an H200 says for which of them. Where it is
 something else (partial sums of filters, images cut for groups), the network says how much beside all three.
-``benchmarks/convolution_workspaces.py`` measures and teaches; it comes to megabytes for a layer, and where a step is
-fullest in a convolution, it is in no tensor.
+``benchmarks/memory/convolution_workspaces.py`` measures and teaches; it comes to megabytes for a layer, and where a
+step is fullest in a convolution, it is in no tensor.
 """
 
 from __future__ import annotations

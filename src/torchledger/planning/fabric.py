@@ -21,7 +21,7 @@ from torchledger.store.codec import decode
 from torchledger.work.collectives import bus_factor, collective_kind
 
 SHIPPED = Path(__file__).parent / "fabrics.json"
-"""Fitted by ``benchmarks/fit_fabrics.py``; each fabric names its sources."""
+"""Fitted by ``benchmarks/models/fit_fabrics.py``; each fabric names its sources."""
 
 _ANY = "*"
 

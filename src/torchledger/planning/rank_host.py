@@ -1,7 +1,7 @@
 """What the host of one rank needs for each entry of its step: the costs inside steps, and those of ranks.
 
 What a step's own work costs is that of every step (``predicting/host_steps.py``). What comes with ranks was learned of
-jobs of two GPUs whose hosts were timed phase by phase (``benchmarks/fit_rank_hosts.py``).
+jobs of two GPUs whose hosts were timed phase by phase (``benchmarks/models/fit_rank_hosts.py``).
 """
 
 from __future__ import annotations

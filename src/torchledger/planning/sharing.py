@@ -14,7 +14,7 @@ from torchledger.planning.timeline import ALONE, Rounds, Sharing
 from torchledger.work.categories import category_of_operator, category_of_work
 
 SHIPPED = Path(__file__).parent / "sharing.json"
-"""By device; made by ``benchmarks/fit_sharing.py``."""
+"""By device; made by ``benchmarks/models/fit_sharing.py``."""
 
 PRODUCT, ATTENTION, OTHER = "product", "attention", "other"
 

@@ -2,7 +2,7 @@
 
 Element-wise operators, reductions, copies and lookups need about the same. Some others ask a library for its plan,
 launch a dozen kernels, or wait for a number to know how much they return. Measured on the hosts of two machines, whose
-ratios to ``aten::mul`` differ by 2 % in the median (``benchmarks/host_of_operators.py``; torch 2.11).
+ratios to ``aten::mul`` differ by 2 % in the median (``benchmarks/machines/host_of_operators.py``; torch 2.11).
 """
 
 from __future__ import annotations

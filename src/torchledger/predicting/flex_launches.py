@@ -13,7 +13,7 @@ from torchledger.work.flex import HARD, MOST_VISITED, PARTIAL, SIMPLE, VISITED
 _OPERATORS = {"flex_attention": False, "flex_attention_backward": True}
 
 _FORWARD_WIDTH, _BACKWARD_WIDTH = math.log(1.36), math.log(1.24)
-"""Within which nine of ten configurations held out are (``benchmarks/flex_cuda.py fit``)."""
+"""Within which nine of ten configurations held out are (``benchmarks/launches/flex_cuda.py fit``)."""
 
 _UNKNOWN_SHARE, _UNKNOWN_WIDTH = 0.5, math.log(2.5)
 """Of the blocks, where a mask depends on data; and how far off that may be."""

@@ -3,7 +3,8 @@
 A burst of one kind (``device/host.py``) says badly what that kind costs between others: a library call costs more
 inside a step, a fused kernel does not, a parameter costs the host at every border of a graph, and an operator that
 comes once in a step finds none of its code in the caches. So what each kind costs inside a step was learned of drawn
-programs of eight sets (``benchmarks/fit_host_steps.py``), and the bursts of a host say one thing: how slow it is.
+programs of eight sets (``benchmarks/models/fit_host_steps.py``), and the bursts of a host say one thing: how slow it
+is.
 """
 
 from __future__ import annotations

@@ -25,9 +25,9 @@ RANDOM_NS: Mapping[str, float] = {
     "permutation": 3.5,
     "long permutation": 18.0,
 }
-"""Nanoseconds of one random number, as ``benchmarks/host_tensors.py`` prints them: an AMD EPYC (Turin), torch 2.11 and
-2.13, 2026-11-28, which differ by a tenth at most (permutations of more than a million: 11 to 23 from run to run). Torch
-draws them on one thread, whatever it may use."""
+"""Nanoseconds of one random number, as ``benchmarks/machines/host_tensors.py`` prints them: an AMD EPYC (Turin), torch
+2.11 and 2.13, 2026-11-28, which differ by a tenth at most (permutations of more than a million: 11 to 23 from run to
+run). Torch draws them on one thread, whatever it may use."""
 
 MOVED_NS = 0.02
 """A byte that any other operator reads or writes there: the median of eighteen on one thread, from 0.006 (in place) to
@@ -41,7 +41,7 @@ those of 19 and 39 MB did, and copies of 7 and 14 MB took longer yet. Why those 
 
 USUAL_SLOWNESS = 2.3
 """So many times as long takes a host of slowness 1, as one beside an H200 is: numbers of ``torch.rand`` took 4.4 ns in
-nine calls of two programs (``benchmarks/library_scripts``, ``gan_penalty.py`` and ``detection.py``, profiled on
+nine calls of two programs (``benchmarks/public/library_scripts``, ``gan_penalty.py`` and ``detection.py``, profiled on
 2026-11-28, two programs at a time on 32 cores). In ``moco.py`` and ``timm_vit_ema.py`` those of tensors of 19 and 39 MB
 took 7.3 and 8.4 ns (``randn``), which these constants say are 7.4 and 8.6."""
 

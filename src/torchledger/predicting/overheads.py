@@ -213,7 +213,7 @@ class StepObservation:
 
 
 def learn_overheads(model: TimeModel, steps: str | os.PathLike[str], launches: Sequence[MeasuredLaunch]) -> TimeModel:
-    """The model with the overheads that explain measured steps, a JSON list of ``benchmarks/model_steps.py``.
+    """The model with the overheads that explain measured steps, a JSON list of ``benchmarks/launches/model_steps.py``.
 
     Raises ``PredictError`` if the file is none, or no step's launches are among ``launches``.
     """

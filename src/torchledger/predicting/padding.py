@@ -2,7 +2,7 @@
 
 It takes the least of a hundred times of each, with what the L2 held gone, and pads where that saves a tenth. What both
 take is predicted here: of 3,500 drawn products that an H200 was asked about, none of which taught this, 95 % are
-decided as there (``benchmarks/choices_cuda.py``); 9 % of them it times within a tenth of the border.
+decided as there (``benchmarks/plans/choices_cuda.py``); 9 % of them it times within a tenth of the border.
 
 Where the host cannot launch as fast as the device runs, it is the host that is timed: padded copies are several calls,
 so that small products are not padded by a host that is slow. Of 30 products of three compilations on an H200 beside

@@ -3,7 +3,8 @@
 Kernels are measured in short runs, in which the device is at full clocks. In a run that lasts the mean power of the
 whole step has to stay below the limit: matrix products in half precision alone draw a quarter more than that, and the
 device lowers its clocks, for products and attention alike, until the step fits. Kernels that wait for memory do not
-notice. Measured by ``benchmarks/power_cuda.py``; the costs are those of the device's generation (``PowerCosts``).
+notice. Measured by ``benchmarks/machines/power_cuda.py``; the costs are those of the device's generation
+(``PowerCosts``).
 """
 
 from __future__ import annotations

@@ -33,7 +33,8 @@ the same by its kinds, of a host beside what is expected of it where it was meas
 process to process."""
 
 _MOMENT_US, _MOMENT = 40e3, 0.25
-"""For how long a host is slow or quick at a time, and how much such moments spread (``benchmarks/host_cores.py``)."""
+"""For how long a host is slow or quick at a time, and how much such moments spread
+(``benchmarks/machines/host_cores.py``)."""
 
 _NINE_OF_TEN = 1.645
 

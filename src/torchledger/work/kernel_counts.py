@@ -1,7 +1,7 @@
 """How many kernels one call of an operator runs on a GPU, where PyTorch's own code is more than a kernel.
 
-Counted on an NVIDIA H200 with torch 2.11 over drawn calls (``benchmarks/drawn_library.py``). Sorting takes one kernel
-for as many elements as a block holds and a dozen more beyond; what sorts its indices first does so too.
+Counted on an NVIDIA H200 with torch 2.11 over drawn calls (``benchmarks/operators/drawn_library.py``). Sorting takes
+one kernel for as many elements as a block holds and a dozen more beyond; what sorts its indices first does so too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What an H200 was asked and said (``benchmarks/choices_cuda.py``), and what a plan says that has none to ask."""
+"""What an H200 was asked and said (``benchmarks/plans/choices_cuda.py``), and what a plan says that has none to ask."""
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 from types import ModuleType
@@ -9,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from benchmark_scripts import load_benchmark
 from torchledger._torch.fakes.device import FakeDevice
 from torchledger.nouns import Device
 from torchledger.predicting.devices import find_model
@@ -21,7 +21,7 @@ HOPPER = Device(name="a Hopper", kind="cuda", compute_capability=(9, 0), num_mul
 
 @pytest.fixture(scope="module")
 def choices() -> ModuleType:
-    return load_benchmark("choices_cuda")
+    return importlib.import_module("benchmarks.plans.choices_cuda")
 
 
 @pytest.fixture(scope="module")

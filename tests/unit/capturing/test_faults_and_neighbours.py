@@ -170,7 +170,7 @@ def test_a_run_that_cannot_be_described_is_recorded(tmp_path: Path, monkeypatch:
 
 @pytest.mark.slow
 def test_a_fault_in_any_of_a_few_functions_of_ours_is_no_fault_of_the_program() -> None:
-    harness = Path(__file__).parents[3] / "benchmarks" / "planted_faults.py"
-    command = [sys.executable, harness, "--mode", "inference", "--every", "150"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    harness = ["-m", "benchmarks.robustness.planted_faults"]
+    command = [sys.executable, *harness, "--mode", "inference", "--every", "150"]
+    found = subprocess.run(command, cwd=Path(__file__).parents[3], capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stdout + found.stderr

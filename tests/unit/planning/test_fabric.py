@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import pytest
-from tests.benchmark_scripts import load_benchmark
 
 from torchledger.errors import PredictError
 from torchledger.nouns import CollectiveCurve, Fabric, NodeLinks, Placement
@@ -189,7 +189,7 @@ def test_a_slower_fabric_never_takes_less(kind: str) -> None:
 
 
 def test_nine_in_ten_public_records_over_infiniband_lie_within_the_interval() -> None:
-    measured = load_benchmark("fit_fabrics")
+    measured = importlib.import_module("benchmarks.models.fit_fabrics")
     fabric = Fabric("f", 8, (), find_fabric("h100-ib").links)
     found = []
     for each in measured.small_messages():

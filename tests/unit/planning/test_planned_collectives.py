@@ -1,10 +1,11 @@
 """Collectives of one rank of a world that is not there, beside those that four gloo processes recorded.
 
-The recording is of ``benchmarks/job_programs.py`` at its smallest size, rank 0; ``benchmarks/plan_ranks.py`` compares
-all ranks, compiled, without a GPU. Here nothing is compiled: the collectives are the same.
+The recording is of ``benchmarks/jobs/job_programs.py`` at its smallest size, rank 0; ``benchmarks/plans/plan_ranks.py``
+compares all ranks, compiled, without a GPU. Here nothing is compiled: the collectives are the same.
 """
 
 import argparse
+import importlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,6 @@ from types import ModuleType
 import pytest
 import torch
 
-from benchmark_scripts import load_benchmark
 from torchledger._torch.eager_calls import EagerCalls
 from torchledger._torch.fakes.streams import install_streams
 from torchledger._torch.fakes.world import FakeWorld
@@ -37,7 +37,7 @@ def world(tmp_path: Path) -> Iterator[FakeWorld]:
 
 @pytest.fixture(scope="module")
 def programs() -> ModuleType:
-    return load_benchmark("job_programs")
+    return importlib.import_module("benchmarks.jobs.job_programs")
 
 
 @pytest.mark.parametrize("strategy", RECORDED)
