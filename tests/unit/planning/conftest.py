@@ -6,12 +6,12 @@ import gc
 
 import pytest
 
-from torchledger.planning import dry_run
+from torchledger.planning import step_hearing
 
 
 @pytest.fixture(autouse=True)
 def _looks_on_however_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dry_run, "_LOOKED_ON_S", 300.0)
+    monkeypatch.setattr(step_hearing, "_LOOKED_ON_S", 300.0)
 
 
 @pytest.fixture

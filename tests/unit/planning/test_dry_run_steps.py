@@ -15,7 +15,7 @@ from torch import nn
 from torchledger.books import read_memory
 from torchledger.errors import PlanError
 from torchledger.nouns import Device, Step, StepCall
-from torchledger.planning import dry_run
+from torchledger.planning import step_hearing
 from torchledger.planning.dry_run import DryRunOutcome, run_without_device
 from torchledger.predicting.devices import find_model
 from torchledger.predicting.host_steps import replays_us
@@ -312,7 +312,7 @@ def test_a_program_that_evaluates_before_it_trains_is_planned_as_it_trains(tmp_p
 def test_an_optimizer_that_makes_no_step_is_waited_for_so_long_and_that_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dry_run, "_MOST_BEFORE_TRAINING", 20)
+    monkeypatch.setattr(step_hearing, "_MOST_BEFORE_TRAINING", 20)
 
     def program() -> None:
         layer, given = nn.Linear(8, 8).cuda(), torch.zeros(4, 8, device="cuda")

@@ -11,7 +11,7 @@ from torch import distributed as dist
 from torch import nn
 
 from torchledger.nouns import Device, DryRun, MadeGroup, RareCollective, Step, WorldSpec
-from torchledger.planning import dry_run
+from torchledger.planning import step_hearing
 from torchledger.planning.dry_run import run_without_device
 from torchledger.planning.fabric import shipped_fabrics
 from torchledger.planning.rare_collectives import rare_note
@@ -170,10 +170,10 @@ def test_a_program_that_exchanges_little_is_looked_on_for_longer_than_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_each: Callable[[torch.Tensor], object]
 ) -> None:
     monkeypatch.setattr("torchledger.planning.later_steps._MOST", 0)
-    monkeypatch.setattr(dry_run, "_LOOKED_ON_S", 0.0)
-    monkeypatch.setattr(dry_run, "_LOOKED_ON_SHARE", 0.0)
+    monkeypatch.setattr(step_hearing, "_LOOKED_ON_S", 0.0)
+    monkeypatch.setattr(step_hearing, "_LOOKED_ON_SHARE", 0.0)
     assert _outcome(tmp_path, 40, in_each).rare
-    monkeypatch.setattr(dry_run, "_LITTLE_BYTES", 0)
+    monkeypatch.setattr(step_hearing, "_LITTLE_BYTES", 0)
     assert not _outcome(tmp_path, 40, in_each).rare
 
 
