@@ -212,6 +212,7 @@ def planned_outcomes(cases: Sequence[Case], seconds: float) -> list[Outcome]:
     def program() -> None:
         import torch
 
+        outcomes.clear()  # a program without a step is run again, by its lines
         mode: Any = torch.zeros(1, device="cuda").fake_mode  # type: ignore[attr-defined]
         for case in cases:
             before = _noted(mode)
