@@ -279,6 +279,13 @@ class StepHearer(StepProfiler):
         self._sizes.model_called()
         self._rounds.model_called()
 
+    def _profiler_stepped(self) -> None:
+        from torchledger._torch.optimizers import has_other_optimizer
+
+        # Such a mark may end each microbatch, or the first of them, before there are states of an optimizer.
+        if not has_other_optimizer(frozenset(), self._tensors):
+            super()._profiler_stepped()
+
     def _optimizer_begins(self) -> None:
         self._outside.optimizer_begins()
         self._sizes.optimizer_begins()

@@ -203,12 +203,15 @@ class StepProfiler(Watcher):
         self._call_patches = [
             keep_modes_over_compiled_calls(),
             watch_graph_calls(self._around_call, self._recorder.failed),
-            watch_profiler_steps(lambda: self._recorder.marked("profiler_step")),
+            watch_profiler_steps(self._profiler_stepped),
         ]
         if self._counts_eager:
             from torchledger._torch.eager_flops import watch_compiled_functions
 
             self._call_patches.append(watch_compiled_functions(self._recorder.function_called))
+
+    def _profiler_stepped(self) -> None:
+        self._recorder.marked("profiler_step")
 
     def _hear_quietly(self, called: Callable[[Any], None] | None) -> bool:
         """Only count calls of graphs, so that plain steps cost what they cost without us, or hear all again.

@@ -444,3 +444,22 @@ def test_graphs_of_a_dictionary_are_replayed_in_steps_of_one_kind(tmp_path: Path
     step, calls = read(run_without_device(program, tmp_path / "plan.ledger", H200))
     assert [dict(kind.calls) for kind in step.kinds] == [{"CUDAGraph.replay": 1}]
     assert [call.name for call in calls if call.kernels and call.kind != "copy"] == ["aten::addmm"]
+
+
+def test_an_optimizers_step_is_the_step_of_a_plan_whatever_a_profiler_is_told(tmp_path: Path) -> None:
+    def program() -> None:
+        model = nn.Linear(8, 8).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with torch.profiler.profile(schedule=torch.profiler.schedule(wait=1, warmup=1, active=2)) as profiler:
+            for number in range(100):
+                model(torch.randn(4, 8, device="cuda")).sum().backward()
+                if number % 4 == 3:
+                    optimizer.step()
+                    optimizer.zero_grad()
+                profiler.step()
+
+    run_without_device(program, tmp_path / "plan.ledger", H200)
+    with open_ledger(tmp_path / "plan.ledger") as reader:
+        (step,), calls = reader.read(Step), reader.read(StepCall)
+    assert step.found_by == "optimizer"
+    assert sum(call.name == "aten::randn" for call in calls) == 4
