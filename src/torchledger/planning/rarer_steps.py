@@ -34,8 +34,7 @@ def with_rarer_steps(
     """
     usual_us = duration_us(None) if rarer else 0.0
     priced = []
-    for each in rarer:
-        more_us = duration_us(each) - usual_us
+    for each, more_us in _alike_as_one([(each, duration_us(each) - usual_us) for each in rarer]):
         if abs(each.share * more_us) < _MATTERS * step.duration_us:
             continue
         calls = each.calls if more_us > 0 else [call for call in recorded if call.order in each.lacks]
@@ -48,6 +47,17 @@ def with_rarer_steps(
     # What is counted in operators alone is priced now.
     others = (note for note in step.notes if not note.startswith(OUTSIDE))
     return replace(step, notes=(_note(step), *others))
+
+
+def _alike_as_one(priced: Sequence[tuple[RarerStep, float]]) -> list[tuple[RarerStep, float]]:
+    """Kinds of steps that cost as much more are one: a checkpoint that is saved tells them apart, and costs nothing."""
+    kinds: dict[int, list[tuple[RarerStep, float]]] = {}
+    for each, more_us in priced:
+        kinds.setdefault(round(more_us), []).append((each, more_us))
+    return [
+        (replace(alike[0][0], places=tuple(sorted(place for each, _ in alike for place in each.places))), alike[0][1])
+        for alike in kinds.values()
+    ]
 
 
 def _note(step: PlannedStep) -> str:

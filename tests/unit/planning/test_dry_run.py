@@ -487,7 +487,7 @@ def test_a_step_that_cannot_be_written_down_is_told_with_the_reason_and_ends_the
         raise KeyError("no such operator")
 
     monkeypatch.setattr("torchledger.planning.later_steps._MOST", 0)
-    monkeypatch.setattr("torchledger.planning.dry_run.record_heard_step", fail)
+    monkeypatch.setattr("torchledger.planning.step_hearing.record_heard_step", fail)
     turns: list[int] = []
     with pytest.raises(PlanError, match="could not be written down: KeyError: 'no such operator'"):
         run_without_device(_counted(turns), tmp_path / "plan.ledger", H200)

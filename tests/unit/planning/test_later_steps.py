@@ -57,6 +57,17 @@ def test_an_evaluation_in_inference_mode_between_steps_is_said_with_the_line_tha
     assert step.rarer[0].every == 8 and step.rarer[0].more_us > 0
 
 
+def test_steps_that_something_free_tells_apart_are_of_one_kind() -> None:
+    def beside(turn: int, model: nn.Module) -> None:
+        if turn % 4 == 0:
+            refresh()
+        if turn % 8 == 0:
+            model.weight.detach().view(-1)  # type: ignore[operator,union-attr]
+
+    (rarer,) = planned(beside).rarer
+    assert rarer.every == 4
+
+
 def test_what_was_seen_once_is_said_to_have_been() -> None:
     step = planned(lambda turn, model: refresh() if turn == 9 else None, turns=14)
     assert step.rarer[0].every is None and step.notes[0].startswith("a step of ")
