@@ -13,6 +13,9 @@ from types import CodeType
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 """Statements that go round."""
 
+PACKAGES = "-packages/"
+"""In the paths of what is installed."""
+
 _BRANCHES = ("body", "orelse", "finalbody", "handlers", "cases")
 
 _EXPRESSIONS = frozenset({"<lambda>", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})

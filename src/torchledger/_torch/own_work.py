@@ -23,6 +23,7 @@ import torch
 
 import torchledger
 from torchledger._torch.user_lines import is_of_python
+from torchledger.program_text import PACKAGES
 
 _LOOKS_S = 0.001
 _LEAST_S = 0.001
@@ -33,7 +34,7 @@ _AROUND_NOTES = 1.5
 of a loop of ``parameter.grad = None`` over 600 parameters, Python 3.11 and torch 2.11)."""
 
 _TOOLS = tuple(f"{Path(each).parent}/" for each in (torch.__file__, torchledger.__file__))
-_TRITON, _IMPORTS, _PACKAGES = "/triton/", "<frozen importlib", "-packages/"
+_TRITON, _IMPORTS = "/triton/", "<frozen importlib"
 _GRAPH = "__compiled_fn_"
 
 _LETS_GO = ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF", "STORE_ATTR", "DELETE_", "POP_TOP")
@@ -161,7 +162,7 @@ def _own_line(frame: FrameType | None) -> str | None:
             return None  # also what a data set of the program's own computes is what its loader is said to take
         if line is None and file.startswith(_IMPORTS):
             return None  # modules that come once
-        is_programs = _PACKAGES not in file and not file.startswith((*_TOOLS, "<")) and not is_of_python(frame)
+        is_programs = PACKAGES not in file and not file.startswith((*_TOOLS, "<")) and not is_of_python(frame)
         if line is None and innermost is not None and is_programs:
             line = f"{file}:{frame.f_lineno}"
         frame = frame.f_back

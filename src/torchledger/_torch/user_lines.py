@@ -16,6 +16,7 @@ from types import FrameType
 import torch
 
 import torchledger
+from torchledger.program_text import PACKAGES
 
 _TORCH = str(Path(torch.__file__).parent) + "/"
 _OURS = str(Path(torchledger.__file__).parent) + "/"
@@ -31,7 +32,6 @@ _CHECKS: Mapping[str, tuple[str, ...] | None] = {
 
 
 _PYTHONS = tuple({f"{sysconfig.get_paths()[name]}/" for name in ("stdlib", "platstdlib")})
-_PACKAGES = "-packages/"
 
 
 def begins_plan(frame: FrameType) -> bool:
@@ -46,7 +46,7 @@ def is_of_python(frame: FrameType) -> bool:
 
 @functools.cache
 def _is_of_python(file: str) -> bool:
-    return (file.startswith(_PYTHONS) and _PACKAGES not in file) or file.endswith("/typing_extensions.py")
+    return (file.startswith(_PYTHONS) and PACKAGES not in file) or file.endswith("/typing_extensions.py")
 
 
 def is_called_from(file: str) -> bool:
@@ -101,7 +101,7 @@ def is_data_of_program() -> bool:
     What is asked for there is data; modules make weights.
     """
     frame, _ = _outside(_WRAPPERS)
-    if frame is None or frame.f_code.co_filename.startswith(_TORCH) or _PACKAGES in frame.f_code.co_filename:
+    if frame is None or frame.f_code.co_filename.startswith(_TORCH) or PACKAGES in frame.f_code.co_filename:
         return False
     return not isinstance(frame.f_locals.get("self"), torch.nn.Module)
 

@@ -8,16 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-_PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "convolution", "mv", "addmv", "dot"})
-_WHOLE = frozenset({"linear", "matmul", "einsum", "conv1d", "conv2d", "conv3d"})
-"""What comes as it was called in ``torch.inference_mode()``, and is taken apart later."""
+from torchledger.followers import Follower
+
+_PRODUCTS = frozenset(
+    {
+        *("mm", "addmm", "bmm", "baddbmm", "convolution", "mv", "addmv", "dot"),
+        *("linear", "matmul", "einsum", "conv1d", "conv2d", "conv3d"),
+    }
+)
+"""The second line comes as it was called in ``torch.inference_mode()``, and is taken apart later."""
 _ATTENTION = ("_scaled_dot_product", "scaled_dot_product")
 
 _MOST = 2000
 """So many products a program may make before it calls a module, a graph or an optimizer."""
 
 
-class BareWork:
+class BareWork(Follower):
     """Among what follows a program's operators: counts products, and calls ``found`` where there are many before
     anything ``has_begun`` that says where steps end. ``comes_again`` says that a line has called an operator more
     than once until then: else no step can be found by lines."""
@@ -37,14 +43,8 @@ class BareWork:
             self.comes_again = asked in self._asked
             self._asked.add(asked)
         name = getattr(func, "_opname", "")
-        if name not in _PRODUCTS and name not in _WHOLE and not name.startswith(_ATTENTION):
+        if name not in _PRODUCTS and not name.startswith(_ATTENTION):
             return
         self.n_products += 1
         if self.n_products >= _MOST and not self._has_begun():
             self._found()
-
-    def graph_begins(self, compiled: Any, inputs: Sequence[Any]) -> None:
-        """A compiled graph is about to be called."""
-
-    def graph_called(self, begun: None, outputs: Any) -> None:
-        """A compiled graph has been called."""

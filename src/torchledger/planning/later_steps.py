@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from torchledger.followers import Follower
 from torchledger.nouns import RarerStep, StepCall
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class _Kind:
     places: list[int] = field(default_factory=list)
 
 
-class LaterSteps:
+class LaterSteps(Follower):
     """Among what follows a program's operators: tells what steps behind the recorded one do otherwise.
 
     ``is_inside`` says that a graph is at work, whose operators are its own, and ``name_of`` what a graph is called.
@@ -88,9 +89,6 @@ class LaterSteps:
         key = name, (), ()
         if self._is_more(key):
             self._calls.append((key, name))
-
-    def graph_called(self, begun: None, outputs: Any) -> None:
-        """A compiled graph has been called."""
 
     def step_begins(self) -> None:
         """The next step begins, on this thread: the one to record, or one behind it."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from torchledger.memory_searches import catches_running_out
+from torchledger.printable import counted
 from torchledger.program_text import shortened
 
 _MOST_TRIED, _TRIED_S = 64, 60.0
@@ -59,8 +60,8 @@ class MemorySearch:
         if self._place is None and not self._ran_out:
             return None
         tried = f"steps inside the try at {self._place or self._ran_out[0]}, which catches that memory runs out"
-        times = len(self._ran_out)
-        ran_out = f" (it did {times:,} {'time' if times == 1 else 'times'}, by the plan's own count)" if times else ""
+        times = counted(len(self._ran_out), "time")
+        ran_out = f" (it did {times}, by the plan's own count)" if self._ran_out else ""
         if self._trains_at is not None:
             return f"{tried}{ran_out}, are not priced: the step is one behind them, at {self._trains_at}"
         return f"{tried}{ran_out}, are priced: none outside it was found"

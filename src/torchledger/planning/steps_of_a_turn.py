@@ -58,12 +58,23 @@ def _turns(iterated: ast.expr, frame: FrameType) -> int | None:
     """How many turns a loop makes; ``None`` for all but ranges of known numbers, and what is written out."""
     if isinstance(iterated, (ast.Tuple, ast.List)):
         return len(iterated.elts)
-    if not (isinstance(iterated, ast.Call) and isinstance(iterated.func, ast.Name) and iterated.func.id == "range"):
+    return None if (numbers := range_of(iterated, frame)) is None else len(numbers)
+
+
+def range_of(expression: ast.expr, frame: FrameType) -> range | None:
+    """The range that a call in a frame's text makes, where its numbers are known; ``None`` for any other expression.
+
+    >>> import sys
+    >>> range_of(ast.parse("range(2, 9, 3)", mode="eval").body, sys._getframe())
+    range(2, 9, 3)
+    """
+    if not (
+        isinstance(expression, ast.Call) and isinstance(expression.func, ast.Name) and expression.func.id == "range"
+    ):
         return None
-    numbers = [value_of(each, frame) for each in iterated.args]
-    if not numbers or not all(isinstance(each, int) for each in numbers):
-        return None
-    return len(range(*numbers))
+    numbers = [value_of(each, frame) for each in expression.args]
+    is_known = numbers and all(isinstance(each, int) for each in numbers) and 0 not in numbers[2:]
+    return range(*numbers) if is_known else None
 
 
 def value_of(expression: ast.expr, frame: FrameType) -> Any:

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from torchledger.planning.steps_of_a_turn import value_of
-from torchledger.program_text import LOOPS, place_of, statements_of_function
+from torchledger.planning.steps_of_a_turn import range_of, value_of
+from torchledger.program_text import LOOPS, PACKAGES, place_of, statements_of_function
 
 _MOST_NAMED = 8
-_PACKAGES = "-packages/"
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ def sweeps_around(frames: Iterable[tuple[FrameType, int]], step: str | None = No
 
 def _sweep(frame: FrameType, loop: ast.stmt, place: str) -> Sweep | None:
     """What a loop of the program's own goes through, where that is several sizes."""
-    if not isinstance(loop, ast.For) or not isinstance(loop.target, ast.Name) or _PACKAGES in frame.f_code.co_filename:
+    if not isinstance(loop, ast.For) or not isinstance(loop.target, ast.Name) or PACKAGES in frame.f_code.co_filename:
         return None
     sizes, size = _sizes(loop.iter, frame), value_of(loop.target, frame)
     return Sweep(place, loop.target.id, size, tuple(sizes)) if len(sizes) > 1 and size in sizes else None
@@ -76,11 +75,7 @@ def _written(expression: ast.expr, frame: FrameType) -> Any:
     if isinstance(expression, (ast.Tuple, ast.List)):
         made = [_written(each, frame) for each in expression.elts]
         return tuple(made) if isinstance(expression, ast.Tuple) else made
-    if isinstance(expression, ast.Call) and isinstance(expression.func, ast.Name) and expression.func.id == "range":
-        numbers = [value_of(each, frame) for each in expression.args]
-        is_known = numbers and all(type(each) is int for each in numbers) and 0 not in numbers[2:]
-        return range(*numbers) if is_known else None
-    return value_of(expression, frame)
+    return value_of(expression, frame) if (numbers := range_of(expression, frame)) is None else numbers
 
 
 def _is_size(value: Any) -> bool:

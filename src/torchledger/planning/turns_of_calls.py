@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
+from torchledger.followers import Follower
 from torchledger.planning.carried_loops import carries
 from torchledger.planning.turns import Turn
-from torchledger.program_text import LOOPS, place_of, statements_of_function
+from torchledger.program_text import LOOPS, PACKAGES, place_of, statements_of_function
 
 _MOST_CALLS, _MOST_CARRIED = 64, 1024
 """A turn of more calls is an epoch, or of more that go on from each other is too long to be heard."""
@@ -28,7 +29,6 @@ _ALIKE = 1.25
 """So many times another's may be what a turn computes, in operators."""
 
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_PACKAGES = "-packages/"
 _NO_LOOPS_OF = frozenset({"torch", "torchledger"})
 """Packages whose loops are none of the program: over the modules of a sequence, say."""
 
@@ -199,7 +199,7 @@ class TurnsOfCalls:
         other."""
         carrying, is_carried, depth = set[tuple[int, int]](), False, 0
         for frame, line in frames:
-            is_own = _PACKAGES not in frame.f_code.co_filename
+            is_own = PACKAGES not in frame.f_code.co_filename
             if not is_own and str(frame.f_globals.get("__name__", "")).partition(".")[0] in _NO_LOOPS_OF:
                 continue
             for each in statements_of_function(frame.f_code, line):
@@ -272,9 +272,9 @@ class TurnsOfCalls:
         self.turn, self._is_carried = turn, carries(loop)
 
 
-class WorkOfCalls:
-    """Among what follows the program's operators: tells ``turns`` of each outside of graphs. ``is_inside`` says that a
-    graph is at work."""
+class WorkOfCalls(Follower):
+    """Among what follows the program's operators: tells ``turns`` of each outside of graphs, whose launches are
+    counted elsewhere. ``is_inside`` says that a graph is at work."""
 
     def __init__(self, turns: TurnsOfCalls, is_inside: Callable[[], bool]) -> None:
         self._turns, self._is_inside = turns, is_inside
@@ -283,9 +283,3 @@ class WorkOfCalls:
         """An operator has been called."""
         if not self._is_inside():
             self._turns.worked()
-
-    def graph_begins(self, *_: Any) -> None:
-        """A compiled graph is about to be called."""
-
-    def graph_called(self, *_: Any) -> None:
-        """A compiled graph has been called; its launches are counted elsewhere."""

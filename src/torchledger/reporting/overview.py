@@ -149,7 +149,7 @@ def device_sentence(device: Device) -> str:
     if device.num_multiprocessors:
         parts.append(f"{device.num_multiprocessors} multiprocessors")
     if device.num_cores:
-        parts.append(f"{device.num_cores} core{'s' if device.num_cores != 1 else ''}")
+        parts.append(counted(device.num_cores, "core"))
     if device.total_memory_bytes:
         parts.append(f"{format_bytes(device.total_memory_bytes)} memory")
     if device.compute_capability:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from torchledger.capturing.conditionals import Fork
 from torchledger.loop_ends import ValueLoop, may_end_a_loop, value_loop
 from torchledger.nouns import CallKind, Step, StepCall
+from torchledger.printable import counted
 from torchledger.stepping.aligning import is_counted
 from torchledger.stepping.assumed_ways import notes_on_ways
 from torchledger.stepping.entries import Entry
@@ -303,7 +304,7 @@ def _notes_on_reads(heard: Iterable[EagerCall]) -> list[str]:
 
 def _note_on_reads(line: str, count: int, reads: Sequence[EagerCall], ways: Iterable[Sequence[str]]) -> str | None:
     """What is said of a line that reads values ``count`` times in the step; ``None`` where no loop ends by them."""
-    times = f"{count:,} {'time' if count == 1 else 'times'} in the step"
+    times = f"{counted(count, 'time')} in the step"
     loop = _value_loop(line, ways)
     if loop is not None and loop.has_end and count > 1:
         return (

@@ -7,7 +7,7 @@ A permutation that a program draws is not, nor are its data.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.nn import Parameter
@@ -16,19 +16,6 @@ from torchledger._torch.tensors import memory_key, tensors_in
 
 _LEAST = 2
 """Elements of what is more than a count or a mean, as programs keep them of their evaluations too."""
-
-
-class Follower(Protocol):
-    """Whoever is told of what a program calls, outside of compilation."""
-
-    def called(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
-        """An operator has been called."""
-
-    def graph_begins(self, compiled: Any, inputs: Sequence[Any]) -> Any:
-        """A compiled graph is about to be called; returns what is to be known of its inputs, which it may free."""
-
-    def graph_called(self, begun: Any, outputs: Any) -> None:
-        """A compiled graph has been called; ``begun`` is what ``graph_begins`` returned."""
 
 
 class Flow:

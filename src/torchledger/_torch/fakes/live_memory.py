@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from torchledger._torch.tensors import memory_key, tensors_in
 from torchledger._torch.user_lines import user_frames
+from torchledger.followers import Follower
 from torchledger.memory_searches import catches_running_out
 
 _BLOCK_BYTES = 512
@@ -27,10 +28,10 @@ _MOST_ALIKE = 2
 ever."""
 
 
-class LiveMemory:
+class LiveMemory(Follower):
     """Counts bytes that are ``allocated`` now, and the most that were (``peak``), of ``total_bytes``.
 
-    It is told of operators as those that follow them are (``flow.Follower``). ``limit_bytes`` is how much is there for
+    ``limit_bytes`` is how much is there for
     tensors, and ``on_run_out`` is told of the place of the ``try`` whenever no more is.
     """
 
@@ -46,9 +47,6 @@ class LiveMemory:
         """An operator has been called."""
         for each in tensors_in(result):
             self._see(each)
-
-    def graph_begins(self, compiled: Any, inputs: Sequence[Any]) -> None:
-        """A compiled graph is about to be called."""
 
     def graph_called(self, begun: None, outputs: Any) -> None:
         """A compiled graph has been called: what it made inside it has freed."""

@@ -45,7 +45,7 @@ from torchledger._torch.composites import (
     unfused,
 )
 from torchledger._torch.errors import wants_device
-from torchledger._torch.fakes.flow import Flow, Follower
+from torchledger._torch.fakes.flow import Flow
 from torchledger._torch.fakes.gradients import asks_for_zeros
 from torchledger._torch.fakes.groups import by_groups, goes_by_groups
 from torchledger._torch.fakes.host_operands import moves_itself, with_operands_moved
@@ -93,6 +93,7 @@ from torchledger._torch.user_lines import (
     user_line,
 )
 from torchledger.errors import PlanError
+from torchledger.followers import Follower
 from torchledger.nouns import StandIn
 from torchledger.printable import ended
 from torchledger.program_checks import truth_that_passes
