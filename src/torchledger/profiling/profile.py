@@ -116,6 +116,7 @@ class StepProfiler(Watcher):
         self._why_not_written: str | None = None
         # Before anything compiles: what Dynamo traces of an optimizer's step does not change in the middle of a run.
         self._cancels = [
+            after_import("torch", _import_what_compiles),
             after_import("torch.optim.optimizer", self._watch_optimizers),
             after_import("torch.nn.modules.module", self._watch_modules),
             after_import(MAKES_COMPILED, self._watch_compilation),
@@ -477,6 +478,13 @@ def _meeting_of(capture: Capture) -> Meeting | None:
     if rank is None or size is None or not rank < size or size < 2:
         return None
     return Meeting(job_folder_of(capture.path), rank, size)
+
+
+def _import_what_compiles() -> None:
+    """What hears steps and torch's profiler import it anyway, on whichever thread calls a module first; where another
+    compiles meanwhile, both would find half of it, and the program fails."""
+    import torch._dynamo
+    import torch._inductor  # noqa: F401
 
 
 def _watch_forks(recorder: StepRecorder) -> None:
