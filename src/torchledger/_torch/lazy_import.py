@@ -39,6 +39,16 @@ def after_import(name: str, action: Callable[[], None]) -> Callable[[], None]:
     return cancel
 
 
+def import_what_compiles() -> None:
+    """Import Dynamo and Inductor, once torch is there.
+
+    What hears steps and torch's profiler import them anyway, on whichever thread calls a module first; where another
+    compiles meanwhile, both would find half of them, and the program fails.
+    """
+    import torch._dynamo
+    import torch._inductor  # noqa: F401
+
+
 class _Finder(importlib.abc.MetaPathFinder):
     def __init__(self, name: str, action: Callable[[], None]) -> None:
         self._name = name

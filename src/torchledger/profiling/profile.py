@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torchledger._torch.dynamo import MAKES_COMPILED, before_compiling, makes_compiled
-from torchledger._torch.lazy_import import PACKAGES, after_import
+from torchledger._torch.lazy_import import PACKAGES, after_import, import_what_compiles
 from torchledger.capturing.conditionals import Fork, find_forks
 from torchledger.capturing.ranks import own_rank, own_world_size
 from torchledger.capturing.session import Capture
@@ -116,7 +116,7 @@ class StepProfiler(Watcher):
         self._why_not_written: str | None = None
         # Before anything compiles: what Dynamo traces of an optimizer's step does not change in the middle of a run.
         self._cancels = [
-            after_import("torch", _import_what_compiles),
+            after_import("torch", import_what_compiles),
             after_import("torch.optim.optimizer", self._watch_optimizers),
             after_import("torch.nn.modules.module", self._watch_modules),
             after_import(MAKES_COMPILED, self._watch_compilation),
@@ -478,13 +478,6 @@ def _meeting_of(capture: Capture) -> Meeting | None:
     if rank is None or size is None or not rank < size or size < 2:
         return None
     return Meeting(job_folder_of(capture.path), rank, size)
-
-
-def _import_what_compiles() -> None:
-    """What hears steps and torch's profiler import it anyway, on whichever thread calls a module first; where another
-    compiles meanwhile, both would find half of it, and the program fails."""
-    import torch._dynamo
-    import torch._inductor  # noqa: F401
 
 
 def _watch_forks(recorder: StepRecorder) -> None:
