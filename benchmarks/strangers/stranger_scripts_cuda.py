@@ -5,8 +5,9 @@
     python -m benchmarks.strangers.stranger_scripts_cuda judge OUT [--model H100]
 
 Each script times its own steps, alone on the GPU, in a process without torchledger, and runs again under ``torchledger
-run --profile``; those of a wave compile at once (the gate of ``strangers_cuda.py``). OUT gets ``rows.json`` and
-``scripts.tar`` with the ledgers. ``judge`` prints the device time of a step, measured and predicted, and the step.
+run --profile``; those of a wave compile at once (the gate of ``strangers_cuda.py``). OUT gets ``rows.json`` (with
+what a small step took between theirs: how quick the host was) and ``scripts.tar`` with the ledgers. ``judge`` prints
+the device time of a step, measured and predicted, and the step.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ def measure(options: argparse.Namespace) -> None:
                 first.pass_one(job)
             results.add(job.name, "own", job.answer)
         first.finish(6)
+        if options.plain:
+            continue
         ran = [name for name in now if "error" not in results.rows[f"{_SET}-{name}"]["own"]]
         second = Wave([_recorded(name, work) for name in ran], work, out, cores=cores)
         second.wait_ready(min(90.0, max(end - time.monotonic() - 20, 5)))
@@ -62,13 +65,15 @@ def measure(options: argparse.Namespace) -> None:
 def _own(name: str) -> Job:
     """A script by itself; its name in OUT is that of the set and its own."""
     called = f"{_SET}-{name}"
-    return Job(called, (str(SCRIPTS / f"{name}.py"),), _LONGEST_S, environment={"TICK_NAME": called})
+    environment = {"TICK_NAME": called, "TICK_HOST": "1"}
+    return Job(called, (str(SCRIPTS / f"{name}.py"),), _LONGEST_S, environment=environment)
 
 
 def _recorded(name: str, work: Path) -> Job:
     own = _own(name)
     job = recorded_job(own.name, own.command, work)
-    return replace(job, limit_s=_LONGEST_S, environment=job.environment | own.environment | {"TICK_SHORT": "1"})
+    environment = job.environment | {"TICK_NAME": own.name, "TICK_SHORT": "1"}
+    return replace(job, limit_s=_LONGEST_S, environment=environment)
 
 
 def judge(options: argparse.Namespace) -> None:
@@ -119,6 +124,7 @@ def main() -> None:
     measuring.add_argument("--minutes", type=float, default=9.6)
     measuring.add_argument("--wave", type=int, default=11)
     measuring.add_argument("--compile-limit", type=float, default=150.0)
+    measuring.add_argument("--plain", action="store_true", help="time the scripts, and record none")
     measuring.add_argument("names", nargs="*")
     measuring.set_defaults(run=measure)
     judging = commands.add_parser("judge")

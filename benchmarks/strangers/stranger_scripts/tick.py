@@ -1,4 +1,7 @@
-"""How the programs here time their own steps."""
+"""How the programs here time their own steps.
+
+Where ``TICK_HOST`` is set they also time a small step between the pieces: how quick the host is just then.
+"""
 
 import json, os, statistics, sys, time
 from pathlib import Path
@@ -29,6 +32,17 @@ def _leave(answer):
             time.sleep(0.05)
 
 
+def _small_step():
+    """What times a small eager training step, in microseconds until it is issued."""
+    if "TICK_HOST" not in os.environ:
+        return None
+    sys.path.append(str(Path(__file__).resolve().parents[3]))
+    from benchmarks.strangers.drawn_programs import SmallStep
+
+    small = SmallStep("cuda")
+    return lambda: [round(small.us(torch.cuda.synchronize), 1) for _ in range(4)]
+
+
 def steps(warmup=4, pieces=5, count=12):
     """Yields the number of the step. Steps behind the warm-up are timed, in pieces of `count` steps."""
     for i in range(warmup):
@@ -37,19 +51,25 @@ def steps(warmup=4, pieces=5, count=12):
     _gate()
     for i in range(2):
         yield warmup + i
-    times = []
+    times, issued, smalls = [], [], []
+    small = _small_step()
     if "TICK_SHORT" in os.environ:
         pieces, count = 2, 10
     for piece in range(pieces):
+        if small:
+            smalls += small()
         torch.cuda.synchronize()
         begin = time.perf_counter()
         for i in range(count):
             yield warmup + 2 + piece * count + i
+        issued.append((time.perf_counter() - begin) / count * 1e3)
         torch.cuda.synchronize()
         times.append((time.perf_counter() - begin) / count * 1e3)
     answer = {
         "step_ms": statistics.median(times),
         "pieces_ms": times,
+        "issued_ms": issued,
+        "small_us": smalls + (small() if small else []),
         "peak_gb": torch.cuda.max_memory_allocated() / 1e9,
     }
     print(json.dumps(answer), flush=True)
