@@ -1,5 +1,5 @@
 """Blocks as models write them out themselves, at random sizes: scores with biases that lie otherwise, norms of heads,
-groups of pictures' channels, losses of whole rows, pictures and rows that are put at places, rows in their order.
+groups of pictures' channels, losses of whole rows, pictures and rows that are put at places.
 
 Of these a library has no kernel, or models leave its own: a bias that is learned for each pair of places, a norm of
 queries cut from one product, a loss of one's own over a vocabulary.
@@ -234,53 +234,11 @@ def _placed(draw: Draw) -> Function:
     return run
 
 
-def _ordered(draw: Draw) -> Function:
-    """Rows in their order, and running over them: values sorted and with their places, ranks, rows shuffled by noise,
-    the likeliest words kept, the hardest examples, columns sorted, running products, largest ones and sums."""
-    way = draw.choose(
-        ("values", "places", "ranks", "shuffled", "likeliest", "hardest", "columns", "running", "running")
-    )
-    width = draw.choose((16, 32, 50, 64, 100, 128, 196, 200, 256, 256, 300, 384, 480, 512, 512))
-    rows = draw.size(64, max(128, min(65_536, draw.largest // (2 * width))))
-    falls, wide, name = draw.chance(0.5), draw.chance(0.5), draw.choose(("", "silu", "tanh"))
-    far, goes = draw.choose((8, 16, 64, 128)), draw.choose(("cumprod", "cummax", "logcumsumexp", "cumsum"))
-    if way == "running":
-        width = draw.choose((width, 1024, 4096, 16_384))
-        rows = max(1, min(rows, draw.largest // width))
-    shape = (max(1, rows // width), width, far) if way in ("shuffled", "columns") else (rows, width)
-    x = draw.add(shape)
-
-    def run(**t: Any) -> Any:
-        import torch
-
-        h = t[x].float() if wide else t[x]
-        h = activate(name, h) if name else h
-        if way == "running":
-            found = getattr(h.sigmoid(), goes)(-1)
-            return found.values if goes == "cummax" else found
-        if way == "shuffled":
-            order = torch.rand(h.shape[:2], device=h.device).argsort(1)
-            return h.gather(1, order[:, : width // 4, None].expand(-1, -1, far)) * 2
-        if way == "likeliest":
-            chances, order = h.softmax(-1).sort(-1, descending=True)
-            kept = chances.masked_fill(chances.cumsum(-1) - chances > 0.9, 0)
-            return torch.zeros_like(h).scatter(-1, order, kept)
-        if way == "ranks":
-            return h * h.argsort(-1).argsort(-1)
-        best = h.sort(1, descending=falls)
-        if way == "places":
-            return best.values * best.indices
-        return best.values[:, : width // 4].mean(1) if way == "hardest" else best.values
-
-    return run
-
-
 WRITTEN_BLOCKS: Mapping[str, tuple[Callable[[Draw], Function], float]] = {
     "scored": (_scored, 0.6),
     "head_norms": (_head_norms, 0.5),
     "channel_groups": (_channel_groups, 0.5),
     "row_losses": (_row_losses, 0.5),
     "placed": (_placed, 0.4),
-    "ordered": (_ordered, 0.3),
 }
 """How to draw a block, and its weight among the families."""
