@@ -5,8 +5,11 @@ Counted in operators, which is all that a program without its device can be weig
 
 from __future__ import annotations
 
+import threading
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 LONG = 2.0
 """So many times as long as the recorded step is one in which more is done than in it."""
@@ -19,58 +22,75 @@ OUTSIDE = "work outside the recorded step (rollouts, generation, evaluation) is 
 
 
 @dataclass
+class _Ends:
+    """What a thread had made when it first called a model, at the end of each step of an optimizer, and since the
+    beginning of that."""
+
+    first_call: int | None = None
+    ends: list[int] = field(default_factory=list)
+    update_began: int | None = None
+    updating: list[int] = field(default_factory=list)
+
+
+@dataclass
 class OutsideWork:
-    """Told where a program's steps end, counts what it does in each by ``made``, which asks how many operators it has
-    called so far."""
+    """Told where a program's steps end, counts what it does in each by ``made``, which asks how many operators the
+    calling thread has called so far: what others do beside it is no work between steps."""
 
     made: Callable[[], int]
-    _first_call: int | None = None
-    _ends: list[int] = field(default_factory=list)
+    _threads: defaultdict[int, _Ends] = field(default_factory=lambda: defaultdict(_Ends))
+    _of_steps: _Ends = field(default_factory=_Ends)
     _begin: tuple[int, int] = (0, 0)
     _recorded: tuple[int, int] | None = None
-    _update_began: int | None = None
-    _updating: list[int] = field(default_factory=list)
+    _n_updates: int = 0
+
+    @property
+    def _here(self) -> _Ends:
+        return self._threads[threading.get_ident()]
 
     def model_called(self) -> None:
         """A module or a graph is about to be called; what comes before the first makes the model."""
-        if self._first_call is None:
-            self._first_call = self.made()
+        here = self._here
+        if here.first_call is None:
+            here.first_call = self.made()
 
     def optimizer_begins(self) -> None:
         """An optimizer is about to make its step."""
-        if self._update_began is None:
-            self._update_began = self.made()
+        here = self._here
+        if here.update_began is None:
+            here.update_began = self.made()
 
     def optimizer_stepped(self) -> None:
         """An optimizer has made its step."""
-        made = self.made()
-        self._ends.append(made)
-        began, self._update_began = self._update_began, None
-        self._updating.append(0 if began is None else made - began)
+        made, here = self.made(), self._here
+        here.ends.append(made)
+        began, here.update_began = here.update_began, None
+        here.updating.append(0 if began is None else made - began)
+        self._n_updates += 1
 
     def begin_anew(self) -> None:
         """Steps so far were made otherwise than those to come, and say nothing of what these hold."""
-        self._first_call = self._update_began = None
-        self._ends.clear()
-        self._updating.clear()
+        self._threads.clear()
+        self._of_steps, self._n_updates = _Ends(), 0
 
     def hearing_begins(self) -> None:
-        """The step to record begins."""
-        self._begin = self.made(), len(self._ends)
+        """The step to record begins, on the thread that makes it."""
+        self._of_steps = self._here
+        self._begin = self.made(), self._n_updates
 
     def hearing_ended(self) -> None:
         """The step that began last was recorded."""
-        self._recorded = max(1, self.made() - self._begin[0]), len(self._ends) - self._begin[1]
+        self._recorded = max(1, self.made() - self._begin[0]), self._n_updates - self._begin[1]
 
     @property
     def has_updates(self) -> bool:
         """Whether an optimizer has made a step."""
-        return bool(self._ends)
+        return self._n_updates > 0
 
     @property
     def has_begun(self) -> bool:
         """Whether a module or a graph was called, or an optimizer has made a step."""
-        return self._first_call is not None or bool(self._ends)
+        return self.has_updates or any(each.first_call is not None for each in self._threads.values())
 
     @property
     def updates(self) -> int:
@@ -86,10 +106,11 @@ class OutsideWork:
     def _before(self) -> int:
         """Operators from the first call of a model to the end of the first step, whose optimizer is taken to call as
         many as one of its later steps does: the first also makes its state."""
-        if self._first_call is None or not self._ends:
+        first_call, ends, updating = self._of_steps.first_call, self._of_steps.ends, self._of_steps.updating
+        if first_call is None or not ends:
             return 0
-        usual = max(self._updating[1:], default=self._updating[0])
-        return self._ends[0] - self._first_call - max(0, self._updating[0] - usual)
+        usual = max(updating[1:], default=updating[0])
+        return ends[0] - first_call - max(0, updating[0] - usual)
 
     @property
     def _is_long_at_first(self) -> bool:
@@ -102,7 +123,8 @@ class OutsideWork:
     def _last_long(self) -> int | None:
         """The place of the last step that was much longer than the recorded one, the first step aside."""
         assert self._recorded is not None
-        steps = zip(self._ends, self._ends[1:], strict=False)
+        ends = self._of_steps.ends
+        steps = pairwise(ends)
         long = [place for place, (begin, end) in enumerate(steps, 1) if end - begin > LONG * self._recorded[0]]
         return long[-1] if long else None
 
@@ -113,7 +135,8 @@ class OutsideWork:
         made, n_updates = self._recorded
         if (last := self._last_long) is not None:
             # From the end of the first step to that of the last long one there are whole turns.
-            mean = (self._ends[last] - self._ends[0]) / last * n_updates
+            ends = self._of_steps.ends
+            mean = (ends[last] - ends[0]) / last * n_updates
             if mean <= _MATTERS * made:
                 return None
             return (
@@ -124,5 +147,5 @@ class OutsideWork:
             return None
         return (
             f"{OUTSIDE}: the first step called {self._before / made:.1f} times as many operators as that one, and "
-            f"none as long came again in the {len(self._ends) - 1:,} that were seen"
+            f"none as long came again in the {len(self._of_steps.ends) - 1:,} that were seen"
         )

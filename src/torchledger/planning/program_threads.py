@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -24,6 +25,9 @@ _IDLE_S = 10.0
 
 _MOST_OF_LINE, _MOST_OF_ERROR = 60, 120
 """So many characters of a program's line and of another's words are told."""
+
+_WAITING = frozenset({"threading.py", "queue.py", "selectors.py", "socket.py", "connection.py", "popen_fork.py"})
+"""Files of Python's own library in which a thread waits for another or for a process."""
 
 _IDLE_SHARE = 0.02
 """Of one core: what polls for an answer does nothing else."""
@@ -78,6 +82,14 @@ class Ending:
         """End the program's own thread if that was asked for where Python lets nothing through: before it forks."""
         if self._is_over and self._is_running and threading.current_thread() is self._thread:
             raise StepRecorded
+
+    @property
+    def goes_on_elsewhere(self) -> bool:
+        """Whether the program's own thread, which is not the calling one, does something else than wait."""
+        if threading.current_thread() is self._thread or not self._is_running:
+            return False
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        return frame is not None and Path(frame.f_code.co_filename).name not in _WAITING
 
     def thread_failed(self, name: str, error: BaseException) -> bool:
         """A thread of the program has ended with this error; ``True`` if nobody else need be told."""

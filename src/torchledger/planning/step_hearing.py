@@ -87,6 +87,10 @@ _MOST_BEFORE_TRAINING, _BEFORE_TRAINING_S = 4096, 120.0
 """So many calls that nothing updates are let pass, in so many seconds at most, before the first step of an optimizer
 that is there: many programs evaluate before they train."""
 
+_OF_OTHER_THREAD_S = 10.0
+"""For so many seconds at most calls that a thread repeats are let pass while the program's own does something else: it
+may be about to train."""
+
 _OF_HOST_S = 30.0
 """For so many seconds at most calls that never come near the device are let pass: weights that are made on the host by
 modules (weight norm) are called alike."""
@@ -142,7 +146,6 @@ class StepHearer(StepProfiler):
         self._heard_s, self._look_on_s, self._looked_on = time.monotonic(), 0.0, 0
         self._may_train = False
         self._exchanged = 0
-        self._launched = self._in_graphs = 0
         self._steps_of_turn: StepsOfATurn | None = None
         self._outside, self._sizes = OutsideWork(lambda: self._made), StepSizes()
         self._rounds = Rounds()
@@ -343,9 +346,8 @@ class StepHearer(StepProfiler):
 
     @property
     def _made(self) -> int:
-        """Operators that the program has called so far, and launches of its graphs; what it captures runs at replays
-        alone."""
-        return self._tensors.n_operators - self._in_graphs - self._captures.n_captured + self._launched
+        """Operators that the calling thread has called so far, and launches of its graphs."""
+        return self._tensors.n_operators
 
     def _module_called(self, module: Any) -> None:
         from torchledger._torch import steps
@@ -410,9 +412,8 @@ class StepHearer(StepProfiler):
             return result
         finally:
             self._n_inside -= 1
-            self._in_graphs += self._tensors.n_operators - before
             launched = len(self._launches.get(self._recorder.name_of(compiled) or "", ()))
-            self._launched += launched
+            self._tensors.count_operators(before + launched)
             if self._turns_of_calls is not None:
                 self._turns_of_calls.worked(launched)
 
@@ -507,6 +508,12 @@ class StepHearer(StepProfiler):
         if self._waits_for_training:
             return self._looked_on <= _MOST_BEFORE_TRAINING and now_s < self._heard_s + _BEFORE_TRAINING_S
         if _is_of_host(recording) and self._looked_on <= _MOST_BEFORE_TRAINING and now_s < self._heard_s + _OF_HOST_S:
+            return True
+        if (
+            recording.found_by == "period"
+            and self._ending.goes_on_elsewhere
+            and now_s < self._heard_s + _OF_OTHER_THREAD_S
+        ):
             return True
         may_follow = self._may_exchange_later if self._is_a_rank else self._may_be_a_part
         if self._comes_before_replays(recording) or self._search.is_likely:

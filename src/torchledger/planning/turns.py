@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import ast
 import statistics
+import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from traceback import walk_stack
@@ -144,8 +146,8 @@ class _Watched:
 class Turns:
     """Told of calls of models and steps of optimizers, says where turns of several steps end.
 
-    ``made`` asks how many operators the program has called so far, ``follow`` begins to follow what it computes. Where
-    the turn is ``given``, as another rank has found it, its steps are counted from the first.
+    ``made`` asks how many operators the calling thread has called so far, ``follow`` begins to follow what it computes.
+    Where the turn is ``given``, as another rank has found it, its steps are counted from the first.
 
     ``is_likely`` says that a turn of several is under way that may be the step, ``is_possible`` that the first may be.
     """
@@ -153,7 +155,8 @@ class Turns:
     def __init__(self, made: Callable[[], int], follow: Callable[[], Followed], given: Turn | None = None) -> None:
         self._made, self._follow, self._given = made, follow, given
         self._watched: dict[_Place, _Watched] = {}
-        self._last, self._in_step, self._where = 0, 0, frozenset[_Place]()
+        self._last: defaultdict[int, int] = defaultdict(int)
+        self._in_step, self._where = 0, frozenset[_Place]()
         self._found: _Loop | None = None
         self._n_steps = 0
         self._called_at: dict[_Place, CodeType] = {}
@@ -167,10 +170,10 @@ class Turns:
         if not self._watched:
             self._called_at |= {(id(frame.f_code), line): frame.f_code for frame, line in walk_stack(None)}
             return
-        self._count()
         lines = _lines_of({code for code, _ in self._watched})
         if not lines:
-            return  # a thread of autograd's
+            return  # another thread
+        self._count()
         where = {key for key, each in self._watched.items() if key[0] in lines and each.loop.is_before(lines[key[0]])}
         for key in where - self._where:
             self._watched[key].turn_begins(self._follow)
@@ -226,8 +229,8 @@ class Turns:
 
     def _count(self) -> None:
         """Give the operators since the last call to where the program was then."""
-        now = self._made()
-        made, self._last = now - self._last, now
+        now, thread = self._made(), threading.get_ident()
+        made, self._last[thread] = now - self._last[thread], now
         for key in self._where:
             self._watched[key].before += made
         self._in_step += 0 if self._where else made

@@ -327,8 +327,19 @@ class StepFinder:
             return False
         return True  # a thread that only updates does so for the one that calls
 
+    def note_caller(self, thread: Hashable) -> None:
+        """A thread calls for itself, and does not only update or go backward for another."""
+        self._callers.add(thread)
+
+    def trains_beside(self, thread: Hashable) -> bool:
+        """Whether a thread that has made an optimizer's step calls for itself, where what another one repeats and does
+        not update was taken for steps."""
+        is_other = self.owner not in (None, thread) and thread in self._callers
+        return is_other and self.found_by == "period" and not self.owner_updates
+
     def hand_over(self, thread: Hashable) -> None:
-        """From here on steps are those of ``thread``, and none was seen yet; those of another were calls by others."""
+        """From here on steps are those of ``thread``, or where it is ``None`` of the first that calls, and none was
+        seen yet; those of another were calls by others."""
         if thread != self.owner:
             for calls, count in self._kinds.items():
                 self.other_threads.update({name: count * times for name, times in calls})
@@ -392,7 +403,7 @@ class StepFinder:
             return thread == self.owner or thread not in self._callers
         if self.owner is None:
             self.owner = thread
-        self._callers.add(thread)
+        self.note_caller(thread)
         return thread == self.owner
 
     def _take(self, signal: _Signal) -> FoundStep | None:

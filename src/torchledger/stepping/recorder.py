@@ -129,10 +129,17 @@ class StepRecorder:
             # A backward that is compiled late may be compiled outside the setting its forward was compiled under.
             self._is_graphed = self._is_graphed or is_graphed
             key = id(compiled)
+            if self._modules and not self._names and not self._finder.owner_updates:
+                # Modules are told of no more, and a thread that called nothing else has no steps from here on.
+                self._guarded(self._give_way_to_graphs)
             self._names[key] = (weakref.ref(compiled, lambda _: self._names.pop(key, None)), name)
             if self._states.quiet is not None:
                 self._guarded(lambda: hear_again(self._states))
             self._states.compiles()
+
+    def _give_way_to_graphs(self) -> None:
+        if self._finder.owner not in (None, threading.get_ident()):
+            self._states.give_way(None)
 
     def updates(self, name: str) -> None:
         """A graph is about to be called that updates parameters: an optimizer that is compiled, which is no other."""
@@ -185,6 +192,8 @@ class StepRecorder:
         thread = threading.get_ident()
         if self._states.puts_off_training(thread) or self._states.now is State.DONE:
             return
+        if self._states.only_hears and self._finder.trains_beside(thread):
+            self._states.give_way(thread)
         if not self._finder.owns_optimizer(type(optimizer).__name__, thread=thread):
             return
         self._states.ended["optimizer"] += 1
@@ -202,6 +211,7 @@ class StepRecorder:
         if self._finder.found_by == "optimizer":  # what a backward held back can be done here
             self._guarded(lambda: self._between_optimizer_steps(module), waits=waits)
         else:
+            self._finder.note_caller(threading.get_ident())  # which whoever does not wait may not come to tell
             self._guarded(lambda: self._before_module(module), waits=waits)
 
     def _between_optimizer_steps(self, module: Any) -> None:

@@ -43,8 +43,12 @@ class Session:
         if tool.start() is False:
             return False
         self.tool, self._thread = tool, threading.get_ident()
-        self._at_thread_end.do(self._on_thread_end)
+        self._at_thread_end.do(self._thread_ends)
         return True
+
+    def _thread_ends(self) -> None:
+        if self.is_here:  # what another thread has open by now is none of this one's
+            self._on_thread_end()
 
     def open_step(self, mark: Callable[[str], Any], number: int) -> None:
         """A step begins; ``mark`` makes the context manager of a named range."""

@@ -246,6 +246,15 @@ class States:
         self.now, self.steps, self.has_compiled = State.WARMING, [], False
         self.finder.hand_over(thread)
 
+    def give_way(self, thread: Hashable) -> None:
+        """Look for the steps of a thread, or where it is ``None`` of the first that calls, in place of those of another
+        that is heard; a profiler has to end on the thread that began it, before which nothing changes."""
+        if self.session.is_open and not (self.only_hears or self.session.is_here):
+            return
+        self.finder.hand_over(thread)
+        if self.now in _BEFORE_ALL_IS_HEARD:
+            self.begin_again()
+
     # --- steps that pass ------------------------------------------------------------------------------------------
 
     def pause(self, n_steps: int, resume: Callable[[States], None]) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import queue
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -126,6 +128,39 @@ def test_a_step_is_recorded_whichever_thread_makes_it_or_its_batches(
     with open_ledger(outcome.path) as reader:
         (step,) = reader.read(Step)
     assert step.operators == step.operators_heard and step.operators
+
+
+def evaluated_by_a_thread(before_training: Callable[[int], bool]) -> None:
+    """One thread evaluates all along; the program's own trains once so many evaluations were made."""
+    evaluations: list[int] = []
+    has_trained = threading.Event()
+
+    def evaluate() -> None:
+        model = nn.Linear(64, 64).cuda()
+        with torch.no_grad():
+            while not has_trained.is_set():
+                model(torch.randn(16, 64, device="cuda"))
+                evaluations.append(1)
+
+    threading.Thread(target=evaluate, daemon=True).start()
+    try:
+        while before_training(len(evaluations)):
+            time.sleep(0.001)
+        training(lambda: torch.randn(16, 64).cuda())
+    finally:
+        has_trained.set()
+
+
+@pytest.mark.parametrize("n_evaluations", [2, 40])
+def test_a_training_is_planned_though_another_thread_calls_a_model_before_it(
+    n_evaluations: int, tmp_path: Path
+) -> None:
+    program = functools.partial(evaluated_by_a_thread, lambda made: made < n_evaluations)
+    outcome = run_without_device(program, tmp_path / "evaluated.ledger", GPU)
+    with open_ledger(outcome.path) as reader:
+        (step,) = reader.read(Step)
+    assert step.found_by == "optimizer" and step.optimizers
+    assert not any("outside the recorded step" in note for note in step.notes)
 
 
 def test_a_step_is_found_though_this_process_compiled_something_else_before(tmp_path: Path) -> None:

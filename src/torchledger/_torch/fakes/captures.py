@@ -24,7 +24,7 @@ _NO_POOL = (0, 0)
 
 
 class Captures:
-    """The captures of a program; ``n_begun`` counts them, ``n_captured`` the operators in them. ``decisions`` are told
+    """The captures of a program; ``n_begun`` counts them. ``decisions`` are told
     how these are priced, ``tensors`` tell what the program calls, and ``order`` places what is replayed.
 
     ``around_replay`` is entered while a graph is replayed; ``is_inside`` tells whether a compiled graph is at work,
@@ -36,7 +36,7 @@ class Captures:
         self._open: list[CapturedWork] = []
         self._began = 0
         self._replays = itertools.count()
-        self.n_begun = self.n_captured = 0
+        self.n_begun = 0
         self.around_replay: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
         self.is_inside: Callable[[], bool] = lambda: False
 
@@ -61,7 +61,7 @@ class Captures:
             work = self._open.pop()
             self._tensors.flows.remove(work)
             work.close()
-            self.n_captured += self._tensors.n_operators - self._began
+            self._tensors.count_operators(self._began)  # it runs at replays alone
 
     def replay(self, work: CapturedWork, *, is_by_torch: bool = False) -> None:
         """What was captured runs. What torch replays itself, of callables that it has captured (``is_by_torch``), is a

@@ -167,6 +167,7 @@ class _OfThread(threading.local):
     def __init__(self) -> None:
         self.enter_stack: list[Any] = []
         self.in_kernel_invocation = False
+        self.n_operators = 0
         self.is_inside = False
         self.is_followed = False
         self.is_unheard = False
@@ -195,8 +196,8 @@ class FakeTensors(FakeTensorMode, _OnThreads):
     After ``end`` threads other than the first one to enter it go no further than their next operator; the first calls
     ``on_over`` before each.
     Each of ``on_collective`` is given each operator on process groups, with its arguments, before it is called, and
-    ``n_operators`` counts those that the program has called, without what is traced while something compiles; each of
-    ``flows`` is told of these, with what they make, and ``handling`` of what the plan takes for them.
+    ``n_operators`` counts those that the calling thread has called, without what is traced while something compiles;
+    each of ``flows`` is told of these, with what they make, and ``handling`` of what the plan takes for them.
     """
 
     supports_higher_order_operators = True
@@ -215,7 +216,6 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         self._lock = threading.RLock()
         self._patches = Patches()
         self.is_over = False
-        self.n_operators = 0
         self.handling = Handling()
         self.flows: list[Follower] = []
         self._data_bytes = 0
@@ -263,6 +263,15 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         with self._lock:
             self.is_over = True
 
+    @property
+    def n_operators(self) -> int:
+        """How many operators the calling thread has called."""
+        return self._of_thread.n_operators
+
+    def count_operators(self, number: int) -> None:
+        """The calling thread is taken to have called so many: those of a graph, say, are its launches."""
+        self._of_thread.n_operators = number
+
     def note(self, asked: str, value: bool | int | float | str, source: str | None = None) -> None:
         """Note that the program asked for something, at the line ``source`` if it is known, and was given ``value``."""
         if self._of_thread.is_unheard:
@@ -276,14 +285,14 @@ class FakeTensors(FakeTensorMode, _OnThreads):
     @contextmanager
     def unheard(self) -> Iterator[None]:
         """What the calling thread computes meanwhile is none of the program's."""
-        here, before = self._of_thread, self.n_operators
+        here, before = self._of_thread, self._of_thread.n_operators
         was = here.is_unheard, here.is_followed
         here.is_unheard = here.is_followed = True
         try:
             yield
         finally:
             here.is_unheard, here.is_followed = was
-            self.n_operators = before
+            here.n_operators = before
 
     @contextmanager
     def asked_by_graph(self, asked: deque[Asked]) -> Iterator[None]:
@@ -377,7 +386,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
         self._check_device(kwargs.get("device"))
         here = self._of_thread
         if not here.is_inside and TracingContext.try_get() is None:
-            self.n_operators += 1
+            here.n_operators += 1
         if self.on_collective and getattr(func, "namespace", None) in _OF_GROUPS and not here.is_inside:
             for asked in self.on_collective:
                 asked(func, args, kwargs)
@@ -495,7 +504,7 @@ class FakeTensors(FakeTensorMode, _OnThreads):
     def _device_of(self, tensor: FakeTensor) -> torch.device:
         """Where a fake tensor is: torch's C++ asks this more often than it calls operators."""
         if not self._of_thread.is_inside and TracingContext.try_get() is None:
-            self.n_operators += 1
+            self._of_thread.n_operators += 1
         return torch.device("meta") if tensor.fake_mode.in_kernel_invocation else tensor.fake_device
 
     def _on_loader(self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
