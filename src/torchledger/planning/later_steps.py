@@ -27,7 +27,7 @@ _LONGEST_S, _SHARE, _LONGER = 2.0, 0.5, 3.0
 """They are looked at for so many seconds of the processor, or for this share of what the program has taken until then;
 and so many times as long where one does something else: it may come again, and tell how often."""
 
-_MOST_KINDS = 8
+_MOST_KINDS = 16
 """So many kinds of steps are kept."""
 
 Call: TypeAlias = "EagerCall | str"

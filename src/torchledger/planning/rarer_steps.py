@@ -33,20 +33,22 @@ def with_rarer_steps(
     ranks.
     """
     usual_us = duration_us(None) if rarer else 0.0
-    priced = []
+    priced, places = [], []
     for each, more_us in _alike_as_one([(each, duration_us(each) - usual_us) for each in rarer]):
         if abs(each.share * more_us) < _MATTERS * step.duration_us:
             continue
         calls = each.calls if more_us > 0 else [call for call in recorded if call.order in each.lacks]
         operator, source = _dearest(model, calls)
         priced.append(PlannedRarerStep(each.every, len(each.places), each.seen, each.share, more_us, source, operator))
+        places.append(each.places)
     if not priced:
         return step
+    longer_each_time = _rise(places, priced)
     priced.sort(key=lambda each: -abs(each.share * each.more_us))
     step = replace(step, rarer=tuple(priced))
     # What is counted in operators alone is priced now.
     others = (note for note in step.notes if not note.startswith(OUTSIDE))
-    return replace(step, notes=(_note(step), *others))
+    return replace(step, notes=(_note(step, longer_each_time=longer_each_time), *others))
 
 
 def _alike_as_one(priced: Sequence[tuple[RarerStep, float]]) -> list[tuple[RarerStep, float]]:
@@ -60,14 +62,35 @@ def _alike_as_one(priced: Sequence[tuple[RarerStep, float]]) -> list[tuple[Rarer
     ]
 
 
-def _note(step: PlannedStep) -> str:
+def _rise(places: Sequence[Sequence[int]], priced: Sequence[PlannedRarerStep]) -> bool:
+    """Whether steps take longer the later they come, of several kinds that each come one time after the other."""
+    by_place = sorted((place, each.more_us) for at, each in zip(places, priced, strict=True) for place in at)
+    took = [more_us for _, more_us in by_place]
+    return len(priced) > 1 and took == sorted(took) and took[0] > 0
+
+
+def _note(step: PlannedStep, *, longer_each_time: bool) -> str:
     """How often others than the recorded step come, what they do, and what a step takes with them in the mean."""
     told = [_told(each) for each in step.rarer[:_MOST_NAMED]]
     further = len(step.rarer) - len(told)
-    if further:
+    if further and not any(each.every for each in step.rarer):
+        told = [_told_as_one(step, longer_each_time)]
+    elif further:
         told.append(f"and {counted(further, 'further kind')} of steps")
     mean, own = _ms(step.mean_us), _ms(step.duration_us)
     return f"{'; '.join(told)}: {mean} a step in the mean, where the recorded one, which is priced, takes {own}"
+
+
+def _told_as_one(step: PlannedStep, longer_each_time: bool) -> str:
+    """Many kinds of steps, none of which comes evenly, are steps whose work changes: with a history, say."""
+    took = [step.duration_us + each.more_us for each in step.rarer]
+    dearest = step.rarer[0]
+    what = "other work" if dearest.operator is None else f"{dearest.operator} and the like"
+    at = "" if dearest.source is None else f", {dearest.source}"
+    unlike = "do more from one to the next" if longer_each_time else "do not all do as much"
+    others = f"{sum(each.times for each in step.rarer):,} of {dearest.seen:,} seen"
+    later = " and later ones may take more" if longer_each_time else ""
+    return f"steps {unlike} ({what}{at}), {others} take {_ms(min(took))} to {_ms(max(took))}{later}"
 
 
 def _told(rarer: PlannedRarerStep) -> str:

@@ -47,6 +47,18 @@ def test_what_each_fifth_step_does_beside_is_priced_and_said_and_the_step_stays_
     assert step.notes[0].startswith("every 5th step also does aten::mm and the like (test_later_steps.py:")
 
 
+def test_steps_whose_work_grows_are_told_in_one_sentence() -> None:
+    def solve(turn: int) -> None:
+        matrix = torch.zeros(4096, 4096, device="cuda")
+        for _ in range(turn):
+            matrix = matrix @ matrix
+
+    step = planned(lambda turn, model: solve(turn))
+    assert len(step.rarer) > 3 and step.notes[0].count("aten::mm") == 1
+    assert step.notes[0].startswith("steps do more from one to the next (aten::mm and the like, test_later_steps.py:")
+    assert "and later ones may take more" in step.notes[0]
+
+
 def test_an_evaluation_in_inference_mode_between_steps_is_said_with_the_line_that_asks_for_it() -> None:
     @torch.inference_mode()
     def evaluate(model: nn.Module) -> None:
