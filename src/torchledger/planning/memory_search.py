@@ -17,8 +17,9 @@ trains inside such a ``try`` goes on so for ever."""
 
 @dataclass
 class MemorySearch:
-    """Told of optimizers' steps and of memory that has run out, knows whether a program searches, and when it ceases
-    to: with a step outside the ``try``, or with the next call of a model once memory has run out."""
+    """Told of calls of models, optimizers' steps and memory that has run out, knows whether a program searches, and
+    when it ceases to: with a step outside the ``try``, or with the next call of a model once memory has run out. Where
+    no optimizer steps inside the ``try``, the first call outside of it says that the last try has not run out."""
 
     _place: str | None = None
     _ran_out: list[str] = field(default_factory=list)
@@ -26,11 +27,24 @@ class MemorySearch:
     _tried: int = 0
     _since_s: float = field(default_factory=time.monotonic)
     _trains_at: str | None = None
+    _n_called: int = 0
+    _is_trying: bool = False
+    _has_left: bool = False
 
     def ran_out(self, place: str) -> None:
         """Memory has run out inside the ``try`` at a place."""
         self._ran_out.append(place)
         self._has_ended = True
+
+    def model_called(self, lines: Iterable[tuple[str, int]]) -> None:
+        """A model is about to be called from these lines of a stack, innermost first."""
+        self._n_called += 1
+        is_looked_for = self._n_called <= _MOST_TRIED or self._is_trying or self._ran_out
+        if not is_looked_for or self._has_left or self._place is not None or self._trains_at is not None:
+            return
+        was_trying, self._is_trying = self._is_trying, catches_running_out(lines) is not None
+        self._has_left = was_trying and not self._is_trying
+        self._has_ended = self._has_ended or self._has_left
 
     def optimizer_stepped(self, lines: Iterable[tuple[str, int]]) -> None:
         """An optimizer has made its step on these lines of a stack, innermost first."""

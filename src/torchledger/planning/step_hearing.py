@@ -333,7 +333,10 @@ class StepHearer(StepProfiler):
         self._recorder.forget_steps()
 
     def _model_called(self) -> None:
+        from torchledger._torch.user_lines import frames_behind_hook
+
         if not self._recorder.is_in_backward:
+            self._search.model_called((frame.f_code.co_filename, line) for frame, line in frames_behind_hook())
             self._forget_what_was_tried()
         self._outside.model_called()
         self._later_model_called()
