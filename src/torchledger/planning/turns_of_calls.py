@@ -81,14 +81,15 @@ class _Part:
 
 @dataclass
 class _Watched:
-    """A loop in the frame that runs it, the program's own or a package's: how many loops are inside at most; which
-    statement of its body and which instruction it is at; whether a loop inside that another function runs
-    ``has_inner_returned`` since; whether calls of its last turn ``goes_on`` from each other; and its turns, the first
-    of which is not known whole."""
+    """A loop in the frame that runs it, the program's own or a package's: the next frame ``around`` it that runs one;
+    how many loops are inside at most; which statement of its body and which instruction it is at; whether a loop inside
+    that a function runs which it calls ``has_inner_returned`` since; whether calls of its last turn ``goes_on`` from
+    each other; and its turns, the first of which is not known whole."""
 
     frame: FrameType
     loop: ast.stmt
     is_own: bool = True
+    around: FrameType | None = None
     depth: int = 0
     at: int | None = None
     instruction: int = -1
@@ -198,6 +199,7 @@ class TurnsOfCalls:
         """Watch the program's loops in these frames; returns those with a loop inside whose turns go on from each
         other."""
         carrying, is_carried, depth = set[tuple[int, int]](), False, 0
+        inside: list[_Watched] = []
         for frame, line in frames:
             is_own = PACKAGES not in frame.f_code.co_filename
             if not is_own and str(frame.f_globals.get("__name__", "")).partition(".")[0] in _NO_LOOPS_OF:
@@ -209,7 +211,12 @@ class TurnsOfCalls:
                 if not frame.f_code.co_flags & _SUSPENDED:
                     if key not in self._watched or self._watched[key].frame is not frame:
                         self._watched[key] = _Watched(frame, each, is_own)
-                    self._watched[key].depth = max(depth, self._watched[key].depth)
+                    watched = self._watched[key]
+                    watched.depth = max(depth, watched.depth)
+                    for each_inside in inside:
+                        if each_inside.frame is not frame:
+                            each_inside.around = frame
+                    inside = [*(one for one in inside if one.frame is frame), watched]
                 if is_carried:
                     carrying.add(key)
                 is_carried, depth = is_carried or carries(each), depth + 1
@@ -222,8 +229,8 @@ class TurnsOfCalls:
         for key, watched in list(self._watched.items()):
             if watched.has_returned():
                 del self._watched[key]
-                for around in self._watched.values():
-                    around.has_inner_returned = True
+                for around in self._watched.values():  # what those further out have called has not returned with it
+                    around.has_inner_returned = around.has_inner_returned or around.frame is watched.around
                 self._found = None if self._found is watched else self._found
         for watched in self._watched.values():
             place = watched.place()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 
 import pytest
@@ -149,3 +150,34 @@ def test_calls_that_keep_gradients_for_an_optimizer_are_a_part_of_its_step() -> 
 
     step = plan_program(run).step
     assert note_of(step) == "" and step.launches > 2 * 12 * 9
+
+
+def test_a_functional_decoder_is_said_to_turn_in_the_loop_over_its_tokens_for_its_batch_size() -> None:
+    """A function of its own runs the loop over layers, and returns with each token: the generation goes on."""
+    loops: list[int] = []
+
+    def program() -> None:
+        layers = [torch.randn(WIDTH, WIDTH, device="cuda") for _ in range(4)]
+
+        def forward(x: torch.Tensor) -> torch.Tensor:
+            for layer in layers:
+                x = torch.relu(x)
+                x = x @ layer
+            return x
+
+        def generate(x: torch.Tensor, length: int) -> torch.Tensor:
+            loops.append(sys._getframe().f_lineno + 1)
+            for _ in range(length):
+                token = torch.softmax(x, -1)
+                x = forward(token)
+            return x
+
+        with torch.inference_mode():
+            for size in (8, 16, 32):
+                x = torch.randn(size, WIDTH, device="cuda")
+                generate(x, 600)
+
+    step = plan_program(program).step
+    assert note_of(step).startswith(f"a step is one turn of the loop at test_turns_of_calls.py:{loops[0]}: ")
+    assert any("that with size = 8 of 8, 16, 32" in note for note in step.notes)
+    assert step.launches == 4 * 2 + 1
