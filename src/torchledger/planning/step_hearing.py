@@ -36,6 +36,7 @@ from torchledger.planning.sweeps import Sweep, sweeps_around
 from torchledger.planning.turns import Turn, Turns
 from torchledger.planning.turns_of_calls import TurnsOfCalls, WorkOfCalls
 from torchledger.planning.turns_of_messages import Method, TurnOfMessages, TurnsOfMessages
+from torchledger.planning.untaken import untaken_note
 from torchledger.predicting.replays import replays_in
 from torchledger.profiling.profile import StepProfiler
 from torchledger.profiling.records import facts_of_recording
@@ -709,7 +710,8 @@ class StepHearer(StepProfiler):
         if said is None and recording.found_by == "optimizer" and 1 < n_optimizers < self._outside.updates:
             said = _SEVERAL.format(self._outside.updates, n_optimizers)
         sweeps = (each.note() for each in self._sweeps)
-        own = (said, self._search.note(), *sweeps, loading, given_up_note(self._given_up), self._left_over())
+        untaken = untaken_note(self._tensors.stand_ins)
+        own = (said, self._search.note(), *sweeps, untaken, loading, given_up_note(self._given_up), self._left_over())
         notes = (*record.step.notes, *self._notes, *(each for each in own if each is not None))
         step = replace(record.step, notes=notes)
         return [step, *calls, *collectives, *memory]
