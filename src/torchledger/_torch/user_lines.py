@@ -144,6 +144,12 @@ def frames_behind_hook() -> Iterator[tuple[FrameType, int]]:
     return user_frames(behind=frame)
 
 
+def file_of_thread(ident: int) -> str | None:
+    """The file of the function that a thread is in; ``None`` where it is in none of Python's."""
+    frame = sys._current_frames().get(ident)
+    return None if frame is None else frame.f_code.co_filename
+
+
 def generated_line(generated: Collection[str]) -> tuple[str, int] | None:
     """The line of the ``generated`` files that asks; ``None`` where the program itself does."""
     for frame, line in walk_stack(sys._getframe(1)):

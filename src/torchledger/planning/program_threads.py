@@ -6,7 +6,6 @@ import logging
 import os
 import re
 import signal
-import sys
 import threading
 import time
 import traceback
@@ -86,10 +85,12 @@ class Ending:
     @property
     def goes_on_elsewhere(self) -> bool:
         """Whether the program's own thread, which is not the calling one, does something else than wait."""
+        from torchledger._torch.user_lines import file_of_thread
+
         if threading.current_thread() is self._thread or not self._is_running:
             return False
-        frame = sys._current_frames().get(self._thread.ident or 0)
-        return frame is not None and Path(frame.f_code.co_filename).name not in _WAITING
+        file = file_of_thread(self._thread.ident or 0)
+        return file is not None and Path(file).name not in _WAITING
 
     def thread_failed(self, name: str, error: BaseException) -> bool:
         """A thread of the program has ended with this error; ``True`` if nobody else need be told."""
