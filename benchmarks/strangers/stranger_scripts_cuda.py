@@ -3,11 +3,12 @@
     python -m benchmarks.strangers.stranger_scripts_cuda measure -o OUT [--minutes 9.6] [--wave 11]
         [NAMES ...]  # on the GPU
     python -m benchmarks.strangers.stranger_scripts_cuda judge OUT [--model H100]
+    python -m benchmarks.strangers.stranger_scripts_cuda judge OUT --plans FOLDER     # NAME.json of `plan --json` each
 
 Each script times its own steps, alone on the GPU, in a process without torchledger, and runs again under ``torchledger
 run --profile``; those of a wave compile at once (the gate of ``strangers_cuda.py``). OUT gets ``rows.json`` (with
 what a small step took between theirs: how quick the host was) and ``scripts.tar`` with the ledgers. ``judge`` prints
-the device time of a step, measured and predicted, and the step.
+the device time of a step, measured and predicted, and the step; of plans the step and the peak of memory alone.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from benchmarks.strangers.strangers_cuda import Job, Results, Wave, collect, recorded_job
 from benchmarks.strangers.strangers_errors import programs, work_us_of
@@ -79,8 +81,46 @@ def _recorded(name: str, work: Path) -> Job:
 def judge(options: argparse.Namespace) -> None:
     """Print what each step takes and is said to take."""
     rows = json.loads((options.out / "rows.json").read_text())
+    if options.plans is not None:
+        print_plans(rows, options.plans)
+        return
     own_ms = {name: row["own"]["step_ms"] for name, row in rows.items() if "step_ms" in row.get("own", {})}
     print_steps(options.model, programs(options.out, _SET), own_ms)
+
+
+def print_plans(rows: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
+    """Steps of plans beside what the scripts timed themselves, a usual host taken, and the peaks of both."""
+    errors: dict[str, list[float]] = {"compute": [], "host": []}
+    held = 0
+    print(
+        "| script | step, ms, by itself (pieces) | said (interval) | error | decided by | peak, GB, by itself | said |"
+        "\n|---|---|---|---|---|---|---|"
+    )
+    for name, row in rows.items():
+        script, own = name.removeprefix(f"{_SET}-"), row.get("own", {})
+        path = folder / f"{script}.json"
+        if "step_ms" not in own or not path.exists() or not (text := path.read_text()):
+            print(f"| {script} | {own.get('error', 'no plan')} |")
+            continue
+        plan = json.loads(text)
+        said, pieces = plan["step"], own["pieces_ms"]
+        low, middle, high = (said[key] / 1e3 for key in ("low_us", "duration_us", "high_us"))
+        error = middle / own["step_ms"] - 1
+        errors["host" if said["decided_by"] == "host" else "compute"].append(error)
+        held += low <= own["step_ms"] <= high
+        print(
+            f"| {script} | {own['step_ms']:.1f} ({min(pieces):.0f} to {max(pieces):.0f}) | {middle:.1f} ({low:.0f} to "
+            f"{high:.0f}) | {error:+.1%} | {said['decided_by']} | {own['peak_gb']:.2f} | "
+            f"{plan['memory']['peak_allocated_bytes'] / 1e9:.2f} |"
+        )
+    for decides, found in (("all", errors["compute"] + errors["host"]), *errors.items()):
+        if found:
+            off = [abs(error) for error in found]
+            print(
+                f"\n{decides}: {len(found)} scripts, mean error {statistics.mean(off):.1%}, median "
+                f"{statistics.median(off):.1%}, worst {max(off):.1%}, signed {statistics.mean(found):+.1%}"
+            )
+    print(f"\nIntervals hold {held} of {sum(map(len, errors.values()))}.")
 
 
 def print_steps(model_name: str, ledgers: Iterable[tuple[str, Path]], own_ms: Mapping[str, float]) -> None:
@@ -130,6 +170,7 @@ def main() -> None:
     judging = commands.add_parser("judge")
     judging.add_argument("out", type=Path)
     judging.add_argument("--model", default="H100")
+    judging.add_argument("--plans", type=Path, help="plans of the scripts to judge, NAME.json of `plan --json`")
     judging.set_defaults(run=judge)
     options = parser.parse_args()
     options.run(options)

@@ -109,4 +109,9 @@ def _differ(shares: Sequence[float]) -> bool:
 
 def _elements(made: Any) -> int:
     values = made if isinstance(made, (list, tuple)) else (made,)
-    return sum(each.numel() for each in values if hasattr(each, "numel"))
+    return sum(each.numel() for each in values if hasattr(each, "numel") and not _is_sparse(each))
+
+
+def _is_sparse(tensor: Any) -> bool:
+    """Whether most of the elements that a tensor says it has are nowhere."""
+    return getattr(tensor, "is_sparse", False) or getattr(tensor, "is_sparse_csr", False)

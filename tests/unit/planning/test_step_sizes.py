@@ -34,6 +34,17 @@ def test_steps_of_one_size_are_no_news() -> None:
     assert not steps.may_differ and steps.note() is None
 
 
+def test_what_a_sparse_tensor_does_not_hold_counts_for_nothing() -> None:
+    steps = steps_of([(5, 100), (5, 100)])
+    for made in (torch.eye(1000).to_sparse(), torch.eye(1000).to_sparse_csr()):
+        steps.model_called()
+        for each in (*[torch.empty(100)] * 5, made):
+            steps.called(None, (), {}, each)
+        steps.optimizer_begins()
+        steps.optimizer_stepped()
+    assert not steps.may_differ and steps.note() is None
+
+
 def test_the_note_says_how_far_others_are_and_what_they_are_in_the_mean() -> None:
     note = steps_of([(5, 100), (5, 100), (5, 400)]).note()
     assert note is not None and "the 2 seen make 1.00 to 4.00 times" in note and "2.50 in the mean" in note
