@@ -42,7 +42,7 @@ class BST(nn.Module):
 
     def forward(self, history, target, user, dense, padding):
         x = history + self.position
-        x = self.encoder(x, mask=self.causal, src_key_padding_mask=padding)
+        x = self.encoder(x, mask=self.causal, src_key_padding_mask=padding, is_causal=True)
         pooled, _ = self.target_attention(target[:, None], x, x, key_padding_mask=padding, need_weights=False)
         return self.mlp(torch.cat([pooled[:, 0], target, user, dense], -1)).squeeze(-1)
 
