@@ -46,6 +46,9 @@ _SMALL_GB_PER_S = 25.0
 """At this rate, and no more than half of its links', a small message grows: 47 us for 1 MiB on two and on four nodes of
 H100s, 44 to 58 on two of A100s and B200s (the same records)."""
 
+_FULL_BYTES = 2.0**33
+"""A message of so many bytes takes what the links' rate says: any latency is nothing beside it."""
+
 _LOG_COLUMNS = re.compile(r"^#\s+size\s+count\b")
 _LOG_RANK = re.compile(r"^#\s+Rank\s+(\d+)\s.*\bon\s+(\S+)\s+device\b")
 _LOG_NAME = re.compile(
@@ -97,6 +100,29 @@ def price_collective(fabric: Fabric, operation: str, message_bytes: float, place
     if not own:
         return _from_another(fabric, kind, message_bytes, placement)
     return _between(own, kind, message_bytes, placement)
+
+
+def port_of(what: str, placement: Placement) -> str:
+    """The links of its rank that a message takes which it sends or receives: those of its node, or to other nodes.
+
+    >>> port_of("isend", Placement(2)), port_of("recv", Placement(2, 2))
+    ('out', 'in from other nodes')
+    """
+    is_out, is_across = "send" in what, placement.nodes > 1
+    return ("out" if is_out else "in") + ((" to" if is_out else " from") + " other nodes") * is_across
+
+
+def port_share(fabric: Fabric, message_bytes: float, placement: Placement) -> float:
+    """The share of what the links of a rank carry that one message to another rank fills alone: what it takes by their
+    rate, of what it takes.
+
+    >>> pair = Placement(2)
+    >>> [round(port_share(shipped_fabrics()["h200"], nbytes, pair), 2) for nbytes in (1e4, 1e6, 1e9)]
+    [0.01, 0.29, 1.0]
+    """
+    whole_us = price_collective(fabric, "p2p", _FULL_BYTES, placement).duration_us
+    alone_us = price_collective(fabric, "p2p", message_bytes, placement).duration_us
+    return min(1.0, message_bytes / _FULL_BYTES * whole_us / alone_us) if alone_us else 0.0
 
 
 def small_latency_us(kind: str, placement: Placement, hop_us: float) -> float:

@@ -13,7 +13,7 @@ from torchledger.expecting.machine import Machine
 from torchledger.fitting.time_model import TimeModel
 from torchledger.jobs.planned import alike_collectives
 from torchledger.nouns import Fabric, Launch, PlannedCollective, Prediction, StepCall
-from torchledger.planning.fabric import placement_of, price_collective
+from torchledger.planning.fabric import placement_of, port_of, port_share, price_collective
 from torchledger.planning.rank_host import RankHost
 from torchledger.planning.sharing import rounds_beside, sharing_of
 from torchledger.planning.tiles import tiles_of_calls, tiles_of_launches
@@ -242,7 +242,8 @@ class EntryMaker:
         if is_pair and peer is not None:
             ranks = tuple(sorted((rank, peer)))
         size = len(ranks) or group_size or 0
-        price_us = spread_us = 0.0
+        price_us = spread_us = share = 0.0
+        port: str | None = None
         is_known = size == 1 or message_bytes == 0 or exchanges_nothing(name)
         if is_known:
             pass
@@ -257,6 +258,8 @@ class EntryMaker:
             placement = placement_of(ranks or range(size), self.fabric.ranks_per_node)
             price = price_collective(self.fabric, kind, message_bytes, placement)
             price_us, spread_us, is_known = price.duration_us, price.high_us - price.duration_us, True
+            if is_pair:
+                port, share = port_of(operation, placement), port_share(self.fabric, message_bytes, placement)
             if price.note and placement.nodes == 1:
                 self.notes.add(price.note)
         self.asked.append(
@@ -281,6 +284,8 @@ class EntryMaker:
                 after,
                 meets=self._meets(operation, ranks, peer),
                 is_message=is_pair,
+                port=port,
+                port_share=share,
             ),
             0.0,
         )

@@ -3,8 +3,9 @@
 An entry starts when its host has launched it, what stands before it on its stream has ended, and what it waits for
 has. A collective, or a message, moves when the last of its ranks has come; until then it holds the multiprocessors of
 those that are there. Beside one kernels go on slower by a measured factor, and it beside them, for as long as they are
-beside each other. A product that has a block on every multiprocessor lets no collective begin before it has ended, and
-beside one it needs more rounds of blocks.
+beside each other. Messages that leave or reach a rank at the same time share what its links carry. A product that has a
+block on every multiprocessor lets no collective begin before it has ended, and beside one it needs more rounds of
+blocks.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class TimedEntry:
     list whose end it waits for besides its own stream; ``host_after`` those that the host waits for before it launches
     this one. Entries of several ranks with the same ``meets`` are one collective. ``sharing`` is what kind of kernel
     it is to a collective beside it (a key of ``Sharing.kernels``); ``rounds`` stands in for that kind's factor where
-    they are known. ``is_message`` says that it goes from one rank to another, as between stages of a pipeline.
+    they are known. ``is_message`` says that it goes from one rank to another, as between stages of a pipeline; ``port``
+    names which of its rank's links such a message takes, out or in, and ``port_share`` is the share of what that one
+    carries that it fills alone.
     """
 
     label: str
@@ -60,6 +63,8 @@ class TimedEntry:
     sharing: str = "other"
     is_message: bool = False
     rounds: Rounds | None = None
+    port: str | None = None
+    port_share: float = 0.0
 
     @property
     def fills_device(self) -> bool:
@@ -81,9 +86,10 @@ class Sharing:
     note: str | None = None
     multiprocessors: int | None = None
 
-    def collective_factor(self, kernel: str, duration_us: float) -> float:
-        """How many times as long a collective takes beside kernels of a kind, that takes ``duration_us`` alone."""
-        return self.collectives.get(kernel, 1.0) + self.delay_us.get(kernel, 0.0) / max(duration_us, 1.0)
+    def collective_factor(self, kernel: str, duration_us: float, crowd: float = 1.0) -> float:
+        """How many times as long a collective takes beside kernels of a kind, that takes ``duration_us`` alone, and
+        ``crowd`` times as long beside other messages."""
+        return crowd * self.collectives.get(kernel, 1.0) + self.delay_us.get(kernel, 0.0) / max(duration_us, 1.0)
 
 
 ALONE = Sharing(note="kernels and collectives beside each other are taken to be as quick as alone")
@@ -342,13 +348,23 @@ class _Player:
                     self._pace(place, 1.0, now)
                 else:
                     members = self.members[entry.meets] if entry.meets is not None else [place]
+                    crowd = max(self._crowd(each) for each in members)
                     factors = [
-                        self.sharing.collective_factor(self.ranks[member][each].sharing, entry.duration_us)
+                        self.sharing.collective_factor(self.ranks[member][each].sharing, entry.duration_us, crowd)
                         for member, _ in members
                         for _, each in self.running[member]
                         if self.ranks[member][each].kind == "compute"
                     ]
-                    self._pace(place, max(factors, default=1.0), now)
+                    self._pace(place, max(factors, default=crowd), now)
+
+    def _crowd(self, place: Place) -> float:
+        """How many times as long a message takes for the others that move through the same port of its rank."""
+        rank, at = place
+        port = self.ranks[rank][at].port
+        if port is None:
+            return 1.0
+        others = (self.ranks[rank][each] for _, each in self._moving(rank) if each != at)
+        return 1.0 + sum(each.port_share for each in others if each.port == port)
 
     def _moving(self, rank: int) -> list[Place]:
         """What runs on a rank, without collectives that wait for others."""

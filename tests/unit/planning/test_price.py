@@ -120,6 +120,28 @@ def test_sends_meet_receives_in_order() -> None:
     assert step.duration_us > plan_price([program(0, [product(0)])], MODEL, FABRIC).duration_us * 1.1
 
 
+def test_messages_of_one_batch_to_one_rank_share_its_link_and_what_comes_in_runs_beside_them() -> None:
+    def moving_us(parts: int) -> float:
+        calls = [product(0, n=16384)]
+        for order, what in enumerate(("send", "recv_") * parts, 1):
+            lane, nbytes = f"communication 0 #{order}", 256 * MIB // parts
+            calls.append(collective(order, "forward", nbytes, name=f"c10d::{what}", streams=(lane,)))
+        messages = range(1, 2 * parts + 1)
+        ranks = program(
+            *(0, calls),
+            stands_for=(0, 1),
+            peers=dict.fromkeys(messages, 1),
+            waits=dict.fromkeys(messages, (0,)),
+            by_hand=frozenset(messages),
+            knows_waits=True,
+        )
+        return plan_price([ranks], MODEL, FABRIC).communication_us
+
+    whole_us = moving_us(1)
+    assert whole_us == pytest.approx(256 * MIB / 370e3, rel=0.05)
+    assert [moving_us(parts) for parts in (2, 8)] == pytest.approx([whole_us, whole_us], rel=0.02)
+
+
 @pytest.mark.parametrize("received", [2, 1])
 def test_messages_that_the_other_rank_does_not_receive_are_named(received: int) -> None:
     send = {"name": "c10d::send", "group": "pp"}

@@ -97,6 +97,43 @@ def test_waiting_for_a_longer_stage_in_the_last_collective_is_a_bubble() -> None
     assert [(line.exposed_us, line.bubble_us) for line in played.ranks.values()] == [(2, 0), (2, 25)]
 
 
+def messages(count: int, whole_us: float = 12.0, latency_us: float = 1.0, port: str = "out") -> list[TimedEntry]:
+    """One message, cut into so many that are sent together."""
+    moving_us = (whole_us - latency_us) / count
+    one = TimedEntry("isend", "communication", latency_us + moving_us, is_message=True, port=port)
+    one = replace(one, port_share=moving_us / one.duration_us)
+    return [replace(one, stream=f"{port} #{number}") for number in range(count)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 8])
+def test_a_message_that_is_cut_into_several_takes_as_long(count: int) -> None:
+    assert play({0: messages(count)}).duration_us == pytest.approx(12)
+
+
+def test_messages_out_and_in_run_at_once() -> None:
+    assert play({0: [*messages(2), *messages(2, port="in")]}).duration_us == pytest.approx(12)
+
+
+def test_messages_to_several_ranks_share_the_sender_and_those_from_several_the_receiver() -> None:
+    def sent(source: int, target: int, port: str) -> TimedEntry:
+        (one,) = messages(1, latency_us=0, port=port)
+        return replace(one, stream=f"{source} {target}", meets=("pair", source, target, 1))
+
+    both_to_one = {0: [sent(0, 2, "out")], 1: [sent(1, 2, "out")], 2: [sent(0, 2, "in"), sent(1, 2, "in")]}
+    one_to_both = {0: [sent(0, 1, "out"), sent(0, 2, "out")], 1: [sent(0, 1, "in")], 2: [sent(0, 2, "in")]}
+    apart = {0: [sent(0, 1, "out")], 1: [sent(0, 1, "in"), sent(1, 2, "out")], 2: [sent(1, 2, "in")]}
+    assert [play(ranks).duration_us for ranks in (both_to_one, one_to_both, apart)] == [24, 24, 12]
+
+
+def test_a_message_that_waits_for_its_rank_leaves_the_links_to_others() -> None:
+    (waiting,) = messages(1, latency_us=0)
+    waiting = replace(waiting, stream="waits", meets=("pair", 0, 1, 1))
+    received = replace(waiting, port="in", after=(0,))
+    played = play({0: [waiting, *messages(1)], 1: [kernel(50), received]})
+    assert played.ranks[0].entries[1].end_us == 12
+    assert played.duration_us == 62
+
+
 def pipeline(stages: int, micro_batches: int) -> dict[int, list[TimedEntry]]:
     """All forwards, then all backwards that take twice as long, of equal stages."""
     ranks: dict[int, list[TimedEntry]] = {stage: [] for stage in range(stages)}
