@@ -16,7 +16,7 @@ from torchledger.nouns import Fabric, Host, PlannedRank, PlannedStep
 from torchledger.planning.rank_entries import EntryMaker, RankProgram, TimedRank, time_entries
 from torchledger.planning.rank_host import slowness_of_ranks
 from torchledger.planning.sharing import find_sharing
-from torchledger.planning.timeline import PlayedStep, Sharing, play
+from torchledger.planning.timeline import PlayedStep, RankTimeline, Sharing, play
 from torchledger.predicting.host_steps import expected_host
 from torchledger.predicting.host_work import WORK_ERROR
 from torchledger.predicting.overheads import Mode, overheads_of
@@ -123,10 +123,12 @@ def _as_step(
         )
     slowest = max(programs, key=lambda program: played.ranks[program.rank].end_us)
     line = played.ranks[slowest.rank]
-    spread = np.array(timed[slowest.rank].spread_us)
-    exposed_share = line.exposed_us / line.communication_us if line.communication_us else 0.0
-    half = overheads["step error"] * duration + float(np.sqrt(np.square(spread).sum()))
-    half += timed[slowest.rank].collective_spread_us * exposed_share
+    half = overheads["step error"] * duration + _width_us(timed[slowest.rank], line)
+    # However fast the host is, no rank ends before its device has done what it does.
+    least_us = max(
+        (1 - overheads["step error"]) * (each.compute_us + each.exposed_us) - _width_us(timed[rank], each)
+        for rank, each in played.ranks.items()
+    )
     total = sum(played.decided_by.values())
     if total:
         by_host_us = duration * played.decided_by.get("host", 0.0) / total
@@ -146,7 +148,7 @@ def _as_step(
         fabric=None if fabric is None else fabric.name,
         world_size=len({rank for program in programs for rank in (*program.stands_for, program.rank)}),
         duration_us=duration,
-        low_us=max(duration - half, 0.0),
+        low_us=max(duration - half, least_us, 0.0),
         high_us=duration + half,
         coverage=COVERAGE,
         device_us=max(rank.compute_us + rank.exposed_us for rank in ranks),
@@ -162,6 +164,13 @@ def _as_step(
         collectives=tuple(chain.from_iterable(timed[program.rank].collectives for program in programs)),
         host_work_us=own.host_work_us,
     )
+
+
+def _width_us(rank: TimedRank, line: RankTimeline) -> float:
+    """How far what a rank's device does may be off: its kernels apart, and its collectives as far as nothing hides
+    them."""
+    exposed_share = line.exposed_us / line.communication_us if line.communication_us else 0.0
+    return float(np.sqrt(np.square(rank.spread_us).sum())) + rank.collective_spread_us * exposed_share
 
 
 def _unmet_note(

@@ -219,7 +219,10 @@ def predict_step(
         if waits_us:
             decided_by = way.shares
         duration += waits_us
-    half = overheads["step error"] * duration + _width_us(priced)
+    width_us = _width_us(priced)
+    half = overheads["step error"] * duration + width_us
+    # However fast the host is, no step ends before its device has done what it does.
+    least_us = (1 - overheads["step error"]) * device - width_us
     if host_error:
         slower_us = step_us(device, launching_us * (1 + host_error) + work_us * (1 + WORK_ERROR), overheads)
         # Where host and device wait for each other, the device has nothing to do while the host computes.
@@ -232,7 +235,7 @@ def predict_step(
         subject=subject,
         mode=mode,
         duration_us=duration,
-        low_us=max(duration - half, 0.0),
+        low_us=max(duration - half, least_us, 0.0),
         high_us=duration + half,
         coverage=COVERAGE,
         device=model.device,

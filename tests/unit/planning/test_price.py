@@ -265,6 +265,16 @@ def test_a_host_that_nobody_measured_widens_the_interval_more_than_one_that_was(
     assert known.high_us - known.duration_us < usual.high_us - usual.duration_us
 
 
+def test_however_fast_the_host_is_a_step_takes_what_its_device_needs() -> None:
+    quick = Host("Epyc 9", "NVIDIA H200", graph_call_us=1.0, operator_us=0.1)
+    slow = Host("Epyc 9", "NVIDIA H200", operator_us=40.0, spreads={"operator_us": 36.0})
+    calls = [program(0, [product(order, n=2048) for order in range(20)], groups={})]
+    by_device, by_host = (plan_price(calls, MODEL, None, host=host) for host in (quick, slow))
+    assert by_host.decided_by["host"] > 0.9
+    assert by_host.low_us == pytest.approx(by_device.low_us, rel=0.05)
+    assert by_host.high_us - by_host.duration_us > by_host.duration_us - by_host.low_us
+
+
 def test_collectives_beside_kernels_leave_a_device_at_its_power_limit_less() -> None:
     """Kernels and collectives share what the device may draw: hidden ones are not free."""
     products = [product(order, "backward", 8192) for order in range(1, 12)]

@@ -92,6 +92,16 @@ def test_a_measured_host_takes_the_place_of_the_usual_one(model: TimeModel) -> N
     assert unmeasured.host_us == usual.host_us
 
 
+def test_however_fast_the_host_is_a_step_takes_what_its_device_needs(model: TimeModel) -> None:
+    launches = _launches(40, 2048)
+    quick = Host("quick", "TEST", graph_call_us=1.0, fused_launch_us=0.1, library_launch_us=0.1)
+    spreads = {"fused_launch_us": 19.0, "library_launch_us": 19.0}
+    slow = Host("slow", "TEST", fused_launch_us=20.0, library_launch_us=20.0, spreads=spreads)
+    (by_device, _), (by_host, _) = (predict_step(model, launches, host=host) for host in (quick, slow))
+    assert by_host.is_host_bound and not by_device.is_host_bound
+    assert by_host.low_us >= 0.95 * by_device.low_us > 0
+
+
 def test_a_library_call_of_many_kernels_costs_the_host_as_many(model: TimeModel) -> None:
     one = replace(
         product(64, 64, 64), kernel_name="torch.ops.aten.cumsum.default", call="torch.ops.aten.cumsum.default"
