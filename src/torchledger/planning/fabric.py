@@ -175,30 +175,49 @@ def shipped_fabrics() -> Mapping[str, Fabric]:
     return {fabric.name: fabric for fabric in decode(tuple[Fabric, ...], SHIPPED.read_bytes())}
 
 
-def find_fabric(name: str | os.PathLike[str] | None = None, *, device: str | None = None) -> Fabric:
+def find_fabric(
+    name: str | os.PathLike[str] | None = None, *, device: str | None = None, ranks_per_node: int | None = None
+) -> Fabric:
     """A fabric by its name, or out of a file of nccl-tests; ``None``: nodes of ``device``, joined as is usual.
 
     ``"h100+3200gb"`` is nodes of H100s with links of 3,200 Gbit/s in sum, at the share of their rate that measured
-    InfiniBand reaches. Raises ``PredictError`` with the nearest names for one that is unknown.
+    InfiniBand reaches. ``ranks_per_node`` is how many devices a node has (``None``: as the fabric's nodes have): each
+    brings its part of the links, but for a rate that the name says, and for what a file holds. Raises ``PredictError``
+    with the nearest names for one that is unknown.
+
+    >>> find_fabric(device="NVIDIA H200").name, find_fabric(device="NVIDIA H200", ranks_per_node=2).name
+    ('h200+3200gb', 'h200+800gb')
     """
     known = shipped_fabrics()
     if name is None:
         inside = _of_device(device, known)
-        return _with_links(inside, _USUAL_GIGABITS.get(inside.name, _USUAL_GIGABITS["h100"]))
+        gigabits = _USUAL_GIGABITS.get(inside.name, _USUAL_GIGABITS["h100"])
+        return _of_nodes(_with_links(inside, gigabits * _times_as_large(inside, ranks_per_node)), ranks_per_node)
     text = os.fspath(name)
     if Path(text).is_file():
-        return read_nccl_tests(text, device=device)
-    if text.lower() in known:
-        return known[text.lower()]
+        return _of_nodes(read_nccl_tests(text, device=device), ranks_per_node)
+    if (found := known.get(text.lower())) is not None:
+        times = _times_as_large(found, ranks_per_node)
+        links = {kind: replace(each, gb_per_s=each.gb_per_s * times) for kind, each in found.links.items()}
+        return _of_nodes(replace(found, links=links), ranks_per_node)
     base, plus, rate = text.lower().partition("+")
     if plus and base in known and (match := re.fullmatch(r"(\d+(?:\.\d+)?)gb", rate)):
-        return _with_links(known[base], float(match[1]))
+        return _of_nodes(_with_links(known[base], float(match[1])), ranks_per_node)
     near = difflib.get_close_matches(base, known, n=3, cutoff=0.3)
     raise PredictError(
         f"fabric {text!r} is neither a file nor known; {'nearest: ' + ', '.join(near) if near else 'there are'}"
         f"{'' if near else ' ' + ', '.join(sorted(known))}. NAME+800gb is nodes of it joined by 800 Gbit/s, and a file "
         "may be nccl-tests' output."
     )
+
+
+def _times_as_large(fabric: Fabric, ranks_per_node: int | None) -> float:
+    """How many times as many devices a node has as the fabric's nodes."""
+    return 1.0 if ranks_per_node is None else ranks_per_node / fabric.ranks_per_node
+
+
+def _of_nodes(fabric: Fabric, ranks_per_node: int | None) -> Fabric:
+    return fabric if ranks_per_node is None else replace(fabric, ranks_per_node=ranks_per_node)
 
 
 def read_nccl_tests(path: str | os.PathLike[str], *, device: str | None = None) -> Fabric:
@@ -437,7 +456,8 @@ eight of GH200s (``nccl_h100_multinode.csv``, ``ett/Vista``)."""
 
 
 _USUAL_GIGABITS = {"a100": 1600.0, "h100": 3200.0, "h200": 3200.0, "b200": 3200.0, "gh200": 400.0}
-"""What joins a node of eight in vendors' reference systems: one port of 200 (A100) or 400 Gbit/s for each device."""
+"""What joins a node of eight in vendors' reference systems: one port of 200 (A100) or 400 Gbit/s for each device, as
+it is in nodes of any other size; a node of GH200s is one."""
 
 
 def _with_links(fabric: Fabric, gigabits: float) -> Fabric:

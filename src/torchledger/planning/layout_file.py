@@ -86,7 +86,7 @@ def plan_layouts(
     model = find_model(device)
     found: Fabric | None = None
     if world > 1:
-        found = find_fabric(fabric, device=model.device)
+        found = find_fabric(fabric, device=model.device, ranks_per_node=ranks_per_node)
     per_node = ranks_per_node or (found.ranks_per_node if found is not None else 1)
     layouts = asked.layouts
     if not layouts:

@@ -121,7 +121,7 @@ def plan_world(
         check_nodes(ranks_per_node, world)
     model = find_model(device)
     known = None if host is None else find_host(host)
-    links = find_fabric(fabric, device=model.device) if world > 1 else None
+    links = find_fabric(fabric, device=model.device, ranks_per_node=ranks_per_node) if world > 1 else None
     per_node = ranks_per_node or (links.ranks_per_node if links is not None else 1)
     kept = None if output is None else job_folder(output)
     with job_in_place(kept, force=force) if kept is not None else _dropped("plan.job") as folder:
@@ -143,7 +143,6 @@ def plan_world(
             programs,
             model,
             links,
-            per_node,
             subject=folder.name,
             mode="graphs" if dry_run.replays_graphs else mode,
             host=known,

@@ -33,7 +33,6 @@ def price_ranks(
     programs: Sequence[RankProgram],
     model: TimeModel,
     fabric: Fabric | None,
-    ranks_per_node: int | None = None,
     *,
     subject: str = "step",
     mode: Mode = "eager",
@@ -44,11 +43,8 @@ def price_ranks(
 ) -> tuple[PlannedStep, Mapping[int, Mapping[int, float]]]:
     """The step of a world, and for each given rank what its calls take alone, microseconds by their ``order``.
 
-    ``ranks_per_node`` is how many of the world's ranks share a node (``None``: as the fabric's nodes have). Raises
-    ``PredictError`` for collectives without a fabric, and for ranks whose collectives do not meet.
+    Raises ``PredictError`` for collectives without a fabric, and for ranks whose collectives do not meet.
     """
-    if ranks_per_node is not None and fabric is not None:
-        fabric = replace(fabric, ranks_per_node=ranks_per_node)
     sharing = find_sharing(model.device) if sharing is None else sharing
     overheads = overheads_of(model)
     alone, host_error = expected_host(host)

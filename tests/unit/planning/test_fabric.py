@@ -275,6 +275,26 @@ def test_nodes_of_a_device_are_joined_as_is_usual_where_no_fabric_is_named() -> 
     assert price_collective(fabric, "all_reduce", MIB, Placement(16, 2)).note == "over 2 nodes"
 
 
+@pytest.mark.parametrize("name", [None, "h100-ib", "h100-efa"])
+@pytest.mark.parametrize("ranks_per_node", [1, 2, 4, 16])
+def test_each_device_of_a_node_brings_its_part_of_the_links_whatever_the_size_of_nodes(
+    name: str | None, ranks_per_node: int
+) -> None:
+    usual, other = (find_fabric(name, device="H200", ranks_per_node=each) for each in (None, ranks_per_node))
+    assert other.ranks_per_node == ranks_per_node
+    prices = [price_collective(each, "p2p", 256 * 2**20, Placement(2, 2)).duration_us for each in (usual, other)]
+    assert prices[1] == pytest.approx(prices[0])
+
+
+def test_a_rate_that_is_named_and_a_measured_file_are_of_nodes_as_they_are(tmp_path: Path) -> None:
+    log = tmp_path / "table.csv"
+    log.write_text("collective,bytes,gpus,nodes,time_us\nall_gather,268435456,16,2,700\n")
+    for name in ("h200+800gb", str(log)):
+        whole, other = (find_fabric(name, device="H200", ranks_per_node=each) for each in (None, 4))
+        assert other.links == whole.links
+        assert other.ranks_per_node == 4
+
+
 def test_more_nodes_than_ranks_is_refused() -> None:
     with pytest.raises(ValueError, match="2 ranks"):
         Placement(2, 4)

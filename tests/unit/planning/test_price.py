@@ -26,11 +26,9 @@ MIB = 2**20
 FREE = Sharing()
 
 
-def plan_price(
-    programs: list[RankProgram], model: TimeModel, fabric: Fabric | None, ranks_per_node: int | None = None, **how: Any
-) -> PlannedStep:
+def plan_price(programs: list[RankProgram], model: TimeModel, fabric: Fabric | None, **how: Any) -> PlannedStep:
     """The step alone."""
-    return price_ranks(programs, model, fabric, ranks_per_node, **how)[0]
+    return price_ranks(programs, model, fabric, **how)[0]
 
 
 def product(order: int, phase: str = "forward", n: int = 4096) -> StepCall:
@@ -185,7 +183,7 @@ def test_ranks_over_two_nodes_take_longer_than_on_one() -> None:
     given = [program(0, calls, stands_for=(0, 1))]
     fabric = find_fabric("h200+800gb")
     inside = plan_price(given, MODEL, fabric, sharing=FREE)
-    outside = plan_price(given, MODEL, fabric, ranks_per_node=1, sharing=FREE)
+    outside = plan_price(given, MODEL, replace(fabric, ranks_per_node=1), sharing=FREE)
     assert outside.duration_us > inside.duration_us
 
 
