@@ -31,6 +31,7 @@ from torchledger.planning.step_hearing import StepHearer
 from torchledger.planning.turns import Turn
 from torchledger.planning.turns_of_messages import TurnOfMessages
 from torchledger.profiling.profile import hear_steps
+from torchledger.work.meshes import uneven_view
 from torchledger.work.unaligned import Pays, stays_as_it_is
 
 if TYPE_CHECKING:
@@ -248,9 +249,15 @@ def _run_to_its_step(program: Callable[[], Any], tensors: FakeTensors, around: F
         if around is None and makes_lone_group(error):
             raise LoneRankError(explain(error)) from error
         traceback.print_exc()
-        if around is not None and around.hints:
-            raise PlanError(explain_by(around.hints[:_MOST_HINTS], error)) from error
+        if around is not None and (reasons := _of_ranks(around, error)):
+            raise PlanError(explain_by(reasons, error)) from error
         raise PlanError(explain(error, made_up=bool(tensors.stand_ins))) from error
+
+
+def _of_ranks(around: FakeWorld, error: Exception) -> list[str]:
+    """What of the program does not divide over the ranks, as far as it is known."""
+    view = uneven_view(str(error), sorted(around.tensor_parallel), around.spec.size)
+    return around.hints[:_MOST_HINTS] or ([] if view is None else [view])
 
 
 def script_program(script: str, arguments: Sequence[str], *, is_module: bool = False) -> Callable[[], None]:

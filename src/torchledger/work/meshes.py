@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from torchledger.errors import UsageError
 
@@ -74,3 +75,43 @@ def check_nodes(ranks_per_node: int, world: int) -> None:
     raise UsageError(
         f"a world of {world} ranks does not fill nodes of {ranks_per_node}. The nearest that works is --node {nearest}."
     )
+
+
+def undivided(owner: str, count: int, ranks: int, world: int, of_what: str = "heads") -> str:
+    """That so many of something do not divide over the ranks of a mesh, and the nearest number of ranks over which they
+    do; where the mesh is a part of the world, one that divides that, too.
+
+    >>> undivided("attention", 20, 8, 16)
+    'attention has 20 heads, which do not divide over 8 ranks: the nearest that works is 4'
+    """
+    fitting = (each for each in range(1, count + 1) if count % each == 0 and (ranks == world or world % each == 0))
+    nearest = min(fitting, key=lambda each: (abs(each - ranks), each))
+    return f"{owner} has {count} {of_what}, which do not divide over {ranks} ranks: the nearest that works is {nearest}"
+
+
+_NO_VIEW = re.compile(r"shape '\[([-\d, ]+)\]' is invalid for input of size (\d+)")
+
+
+def uneven_view(said: str, meshes: Iterable[int], world: int) -> str | None:
+    """Why a view of what a rank of tensor parallelism holds fails, by what torch says of it and the ranks of each mesh:
+    it fits what all ranks of one hold, and not a rank's part; ``None`` where neither is so.
+
+    >>> uneven_view("shape '[4, 2048, -1, 128]' is invalid for input of size 2621440", [8], 16)
+    'the view as [4, 2048, -1, 128] has 20 heads of 128, which do not divide over 8 ranks: the nearest that works is 4'
+    """
+    if (found := _NO_VIEW.search(said)) is None:
+        return None
+    shape, numel = [int(size) for size in found[1].split(",")], int(found[2])
+    given = math.prod(size for size in shape if size != -1)
+    view = f"the view as {shape}"
+    for ranks in meshes:
+        if -1 not in shape and given == numel * ranks:
+            return (
+                f"{view} has the size of what all {ranks} ranks of a mesh hold, of which each holds a part: its heads "
+                "are those of one rank, or -1"
+            )
+        if -1 in shape and given and numel % given and numel * ranks % given == 0:
+            each = math.prod(shape[shape.index(-1) + 1 :])
+            of_what = "heads" if shape.index(-1) == len(shape) - 2 else "parts"
+            return undivided(view, numel * ranks // given, ranks, world, f"{of_what} of {each}")
+    return None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from torchledger.errors import UsageError
-from torchledger.work.meshes import check_mesh, check_nodes, parse_mesh, unlike_mesh
+from torchledger.work.meshes import check_mesh, check_nodes, parse_mesh, uneven_view, unlike_mesh
 
 
 @pytest.mark.parametrize("text", ["dp=", "dp=0", "8", "dp=2,dp=4"])
@@ -43,3 +45,25 @@ def test_a_mesh_with_an_axis_of_which_the_script_has_no_group_is_told_so() -> No
     said = unlike_mesh("dp=4,tp=16", by_hand)
     assert said is not None and "no group of the script has the ranks of dp=4, tp=16" in said
     assert unlike_mesh("dp=8,tp=8,cp=1", by_hand) is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "numel", "reason"),
+    [
+        ("[4, 2048, -1, 128]", 4 * 2048 * 320, "20 heads of 128, which do not divide over 8 ranks: .* works is 4$"),
+        ("[2, -1, 4, 64]", 2 * 3 * 4 * 8, "3 parts of 256, which do not divide over 8 ranks: .* works is 1$"),
+        (
+            "[4, 2048, 24, 128]",
+            4 * 2048 * 384,
+            "has the size of what all 8 ranks of a mesh hold, .* of one rank, or -1",
+        ),
+    ],
+)
+def test_a_view_that_fits_what_all_ranks_hold_and_not_one_of_them_says_why(shape: str, numel: int, reason: str) -> None:
+    said = uneven_view(f"shape '{shape}' is invalid for input of size {numel}", [8, 32], 64)
+    assert said is not None and re.search(reason, said)
+
+
+@pytest.mark.parametrize("said", ["shape '[4, -1, 96]' is invalid for input of size 2621441", "no such key"])
+def test_a_view_that_would_not_fit_on_one_rank_either_is_not_put_down_to_ranks(said: str) -> None:
+    assert uneven_view(said, [8], 16) is None

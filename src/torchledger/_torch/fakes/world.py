@@ -40,7 +40,7 @@ from torchledger._torch.tensors import tensors_in
 from torchledger._torch.user_lines import user_line
 from torchledger.errors import UsageError
 from torchledger.nouns import MadeGroup, WorldSpec
-from torchledger.work.meshes import check_mesh
+from torchledger.work.meshes import check_mesh, undivided
 
 BACKEND = "torchledger"
 """The name of the backend behind every group; programs are told the one that they asked for."""
@@ -73,15 +73,17 @@ _OF_MESHES = (
 class FakeWorld:
     """The world around one rank, between ``start`` and ``stop``: groups that were made, and values stood in for.
 
-    ``hints`` say what of the program does not divide over the ranks: the reason, where it fails. ``notes`` are on the
-    step that the program is had to make. ``on_message`` is told of each ``"send"`` and ``"recv"`` that is asked for,
-    and of the other rank. ``backed`` are the devices for which the group that is made has a backend.
+    ``hints`` say what of the program does not divide over the ranks: the reason, where it fails. ``tensor_parallel``
+    are the sizes of the meshes over which modules are cut. ``notes`` are on the step that the program is had to make.
+    ``on_message`` is told of each ``"send"`` and ``"recv"`` that is asked for, and of the other rank. ``backed`` are
+    the devices for which the group that is made has a backend.
     """
 
     spec: WorldSpec
     order: StreamOrder = field(default_factory=lambda: active_order() or StreamOrder())
     stand_ins: list[str] = field(default_factory=list)
     hints: list[str] = field(default_factory=list)
+    tensor_parallel: set[int] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
     mail: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     read_mail: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
@@ -659,13 +661,17 @@ def _watch_tensor_parallel(world: FakeWorld, patches: Patches) -> None:
         if module is None:
             return original(*args, **kwargs)
         size = mesh.size() if mesh is not None else world.spec.size
+        world.tensor_parallel.add(size)
         found = list[str]()
         for name, part in module.named_modules():
             # A number of heads, and layers that have as many, are one reason.
-            undivided = {heads: owner for owner, heads in reversed(list(_heads_of(part))) if heads % size}
-            for heads, owner in undivided.items():
-                found.append(_undivided(f"{name or 'the module'}.{owner}", heads, size))
-        found += [_undivided(name, count, size, "features") for name, count in _features_of(module, styles, size)]
+            uneven = {heads: owner for owner, heads in reversed(list(_heads_of(part))) if heads % size}
+            for heads, owner in uneven.items():
+                found.append(undivided(f"{name or 'the module'}.{owner}", heads, size, world.spec.size))
+        found += [
+            undivided(name, count, size, world.spec.size, "features")
+            for name, count in _features_of(module, styles, size)
+        ]
         world.hints += [hint for hint in dict.fromkeys(found) if hint not in world.hints]
         return original(*args, **kwargs)
 
@@ -695,9 +701,3 @@ def _features_of(module: Any, styles: Any, size: int) -> Iterator[tuple[str, int
                 yield name, layer.out_features
             elif isinstance(style, RowwiseParallel) and layer.in_features % size:
                 yield name, layer.in_features
-
-
-def _undivided(owner: str, count: int, size: int, of_what: str = "heads") -> str:
-    fitting = [each for each in range(1, count + 1) if count % each == 0]
-    nearest = min(fitting, key=lambda each: (abs(each - size), each))
-    return f"{owner} has {count} {of_what}, which do not divide over {size} ranks: the nearest that works is {nearest}"
