@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType, TracebackType
 
+from torchledger.frame_variables import local_of
+
 _PACKAGE = str(Path(__file__).parent)
 """No handler of the program stands in here."""
 
@@ -55,7 +57,7 @@ def _numbered(frame: FrameType) -> Iterator[tuple[object, object]]:
     has_rest = bool(code.co_flags & inspect.CO_VARARGS)
     names = (*code.co_varnames[: code.co_argcount], *code.co_varnames[n_named : n_named + has_rest])
     given: list[object] = []
-    for value in (frame.f_locals.get(name) for name in names):
+    for value in (local_of(frame, name) for name in names):
         given += value if type(value) is tuple else (value,)
     return (pair for pair in itertools.pairwise(given) if isinstance(pair[0], int))
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torchledger._torch.user_lines import begins_plan, is_of_python
+from torchledger.frame_variables import local_of
 
 _OF_MODULES = ("_call_impl", "forward")
 """Methods on the stack that are a module's."""
@@ -37,7 +38,7 @@ def stack_places(frame: FrameType | None) -> Iterator[StackPlace]:
     """The places from a frame outwards, up to where a plan runs its program."""
     while frame is not None and not begins_plan(frame):
         code = frame.f_code
-        owner = frame.f_locals.get("self") if code.co_name in _OF_MODULES else None
+        owner = local_of(frame, "self") if code.co_name in _OF_MODULES else None
         module = owner if isinstance(owner, torch.nn.Module) else None
         yield StackPlace(code.co_filename, frame.f_lineno, code.co_name, is_of_python(frame), module)
         frame = frame.f_back

@@ -14,6 +14,7 @@ from typing import Any
 
 from torchledger._torch.living import living
 from torchledger._torch.patching import Patches, pass_through
+from torchledger.frame_variables import local_of
 
 FRAMES = "frames"
 COMPILED = "compiled frames"
@@ -132,7 +133,7 @@ def hear_given_up(given_up: Callable[[GivenUp], None]) -> Patches:
         if is_exceeded:
             frames = (frame for frame, _ in walk_stack(sys._getframe(1)))
             asking = next(each for each in frames if each.f_code.co_filename == convert_frame.__file__)
-            code = asking.f_locals["code"]
+            code = local_of(asking, "code")
             given_up(GivenUp(code.co_name, code.co_filename, code.co_firstlineno, limit, getattr(config, limit)))
         return is_exceeded, limit
 

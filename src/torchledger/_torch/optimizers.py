@@ -16,6 +16,7 @@ from torchledger._torch.living import living
 from torchledger._torch.patching import Patches
 from torchledger._torch.tensors import memory_key
 from torchledger.claims import claim
+from torchledger.frame_variables import local_of
 from torchledger.nouns import OptimizerFacts
 from torchledger.signals import let_through
 
@@ -112,7 +113,7 @@ def _is_inside_own_step(optimizer: Any, hooked: FrameType) -> bool:
     """True where the step of a class calls that of its base, which has hooks of its own: the outer one is the step."""
     code, frame = hooked.f_code, hooked.f_back
     while frame is not None:
-        if frame.f_code is code and frame.f_locals.get("self") is optimizer:
+        if frame.f_code is code and local_of(frame, "self") is optimizer:
             return True
         frame = frame.f_back
     return False

@@ -16,6 +16,7 @@ from types import FrameType
 import torch
 
 import torchledger
+from torchledger.frame_variables import local_of
 from torchledger.program_text import PACKAGES
 
 _TORCH = str(Path(torch.__file__).parent) + "/"
@@ -103,7 +104,7 @@ def is_data_of_program() -> bool:
     frame, _ = _outside(_WRAPPERS)
     if frame is None or frame.f_code.co_filename.startswith(_TORCH) or PACKAGES in frame.f_code.co_filename:
         return False
-    return not isinstance(frame.f_locals.get("self"), torch.nn.Module)
+    return not isinstance(local_of(frame, "self"), torch.nn.Module)
 
 
 _WRAPPERS = ("torch/_compile.py", "torch/_dynamo/eval_frame.py", "torch/_ops.py")

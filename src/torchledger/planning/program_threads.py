@@ -15,6 +15,7 @@ from typing import Any
 
 from torchledger._torch.errors import wants_device
 from torchledger.errors import PlanError, UsageError
+from torchledger.frame_variables import local_of
 from torchledger.printable import ended, shorten
 
 log = logging.getLogger(__name__)
@@ -208,9 +209,7 @@ _RAISES = re.compile(r"\braise\b")
 def makes_lone_group(error: BaseException) -> bool:
     """Whether a process group of one rank, of which the program itself says so, could not be made."""
     frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
-    return any(
-        frame.f_code.co_name == "init_process_group" and frame.f_locals.get("world_size") == 1 for frame in frames
-    )
+    return any(frame.f_code.co_name == "init_process_group" and local_of(frame, "world_size") == 1 for frame in frames)
 
 
 def explain_by(reasons: Sequence[str], error: BaseException) -> str:

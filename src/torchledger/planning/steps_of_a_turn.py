@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+from torchledger.frame_variables import local_of
 from torchledger.program_text import LOOPS, place_of, statements_of_function
 
 _MOST = 64
@@ -88,7 +89,7 @@ def value_of(expression: ast.expr, frame: FrameType) -> Any:
     if isinstance(expression, ast.Constant):
         return expression.value
     if isinstance(expression, ast.Name):
-        return frame.f_locals.get(expression.id, frame.f_globals.get(expression.id))
+        return local_of(frame, expression.id, frame.f_globals.get(expression.id))
     if isinstance(expression, ast.Attribute):
         return getattr(value_of(expression.value, frame), "__dict__", {}).get(expression.attr)
     return None
