@@ -33,6 +33,7 @@ from torchledger.planning.rare_collectives import RareCollectives, do_matter
 from torchledger.planning.step_sizes import StepSizes
 from torchledger.planning.steps_of_a_turn import StepsOfATurn, steps_of_a_turn
 from torchledger.planning.sweeps import Sweep, sweeps_around
+from torchledger.planning.trained_behind import trained_behind_note
 from torchledger.planning.turns import Turn, Turns
 from torchledger.planning.turns_of_calls import TurnsOfCalls, WorkOfCalls
 from torchledger.planning.turns_of_messages import Method, TurnOfMessages, TurnsOfMessages
@@ -154,6 +155,7 @@ class StepHearer(StepProfiler):
         tensors.flows.append(self._later)
         self.rarer: tuple[RarerStep, ...] = ()
         self._sweeps: list[Sweep] = []
+        self._trained_behind: str | None = None
         self._turns = Turns(lambda: self._made, self._follow, turn if isinstance(turn, Turn) else None)
         self._turns_of_messages: TurnsOfMessages | None = None
         if looks_for_turns and around is not None and not isinstance(turn, Turn):
@@ -505,6 +507,7 @@ class StepHearer(StepProfiler):
             self._heard_s, self._looked_on, self._n_heard = now_s, 0, self._n_heard + 1
             self._kept_turn = self._found_turn
             self._sweeps = self._sweeps_around(recording)
+            self._trained_behind = self._training_behind(recording)
             self._may_train = recording.found_by == "period" and has_other_optimizer(frozenset(), self._tensors)
         self._kept = recording
         self._looked_on += 1
@@ -537,6 +540,12 @@ class StepHearer(StepProfiler):
 
         turn = self._found_turn if recording.found_by == "turn" else None
         return sweeps_around(frames_behind_hook(), turn.around if turn is not None else None)
+
+    def _training_behind(self, recording: StepRecording) -> str | None:
+        """What is to be said of training behind the loop of the step that has just ended."""
+        from torchledger._torch.user_lines import frames_behind_hook
+
+        return trained_behind_note(frames_behind_hook()) if recording.found_by == "optimizer" else None
 
     def _is_in_turn(self, now_s: float) -> bool:
         """Whether the steps at hand seem to be parts of a turn, not too long after the last that was heard."""
@@ -711,7 +720,8 @@ class StepHearer(StepProfiler):
             said = _SEVERAL.format(self._outside.updates, n_optimizers)
         sweeps = (each.note() for each in self._sweeps)
         untaken = untaken_note(self._tensors.stand_ins)
-        own = (said, self._search.note(), *sweeps, untaken, loading, given_up_note(self._given_up), self._left_over())
+        of_text = (*sweeps, untaken, self._trained_behind)
+        own = (said, self._search.note(), *of_text, loading, given_up_note(self._given_up), self._left_over())
         notes = (*record.step.notes, *self._notes, *(each for each in own if each is not None))
         step = replace(record.step, notes=notes)
         return [step, *calls, *collectives, *memory]
