@@ -11,7 +11,7 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from torchledger.program_text import LOOPS, parsed, statements_around, statements_in
+from torchledger.program_text import FUNCTIONS, LOOPS, parsed, statements_around, statements_in
 
 _CHECKS = frozenset({"isfinite", "isnan", "isinf"})
 """A loop that ends by one of these has failed."""
@@ -31,8 +31,6 @@ _COLLECTS = frozenset({"append", "appendleft", "extend", "insert", "add", "updat
 
 _ENDLESS = frozenset({"count", "cycle", "repeat", "iter"})
 """What a ``for`` goes through that has no end of its own."""
-
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 _Names = frozenset[str]
 """Variables, and attributes with a dot before them (``.converged``), of whatever object."""
@@ -140,7 +138,7 @@ class _Line:
         scope: ast.AST = tree
         inside: ast.AST = tree
         for inner in statements_around(tree, int(number)):
-            if isinstance(inside, _FUNCTIONS):
+            if isinstance(inside, FUNCTIONS):
                 scope, around = inside, []
             around.insert(0, inner)
             inside = inner
@@ -169,7 +167,7 @@ class _Line:
 
     def trains(self) -> bool:
         """Whether the function around it trains."""
-        return isinstance(self._scope, _FUNCTIONS) and _trains(self._scope)
+        return isinstance(self._scope, FUNCTIONS) and _trains(self._scope)
 
     def value_loop(self, carried: _Names, told: _Truths) -> ValueLoop | None:
         """The innermost loop of this function that ends by what is read here or was ``carried`` out of a call; ``told``
@@ -520,7 +518,7 @@ def _own_ways_out(loop: ast.stmt) -> list[ast.If]:
 
     def look(statement: ast.stmt, *, is_inside: bool) -> None:
         for each in statements_in(statement):
-            if isinstance(each, (*_FUNCTIONS, ast.ClassDef)):
+            if isinstance(each, (*FUNCTIONS, ast.ClassDef)):
                 continue
             if isinstance(each, ast.If) and any(
                 _may_leave(one, is_inside=is_inside) for one in (*each.body, *each.orelse)
@@ -546,7 +544,7 @@ def _may_leave(statement: ast.stmt, *, is_inside: bool = False) -> bool:
     """Whether a statement may leave the loop around it; a break ``is_inside`` another loop leaves that one."""
     if isinstance(statement, ast.Return) or (isinstance(statement, ast.Break) and not is_inside):
         return True
-    if isinstance(statement, (*_FUNCTIONS, ast.ClassDef)):
+    if isinstance(statement, (*FUNCTIONS, ast.ClassDef)):
         return False
     is_inside = is_inside or isinstance(statement, LOOPS)
     return any(_may_leave(each, is_inside=is_inside) for each in statements_in(statement))

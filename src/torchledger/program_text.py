@@ -13,6 +13,9 @@ from types import CodeType
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 """Statements that go round."""
 
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+"""Statements that make a function."""
+
 PACKAGES = "-packages/"
 """In the paths of what is installed."""
 
@@ -55,7 +58,7 @@ def statements_of_function(code: CodeType, line: int) -> Iterator[ast.stmt]:
     tree = parsed(code.co_filename)
     for each in reversed(list(statements_around(tree, line)) if tree is not None else []):
         yield each
-        if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        if isinstance(each, FUNCTIONS):
             return
 
 

@@ -506,8 +506,7 @@ class StepHearer(StepProfiler):
                     self._look_on_s = max(_LITTLE_EXCHANGED_S, self._look_on_s)
             self._heard_s, self._looked_on, self._n_heard = now_s, 0, self._n_heard + 1
             self._kept_turn = self._found_turn
-            self._sweeps = self._sweeps_around(recording)
-            self._trained_behind = self._training_behind(recording)
+            self._read_text_around(recording)
             self._may_train = recording.found_by == "period" and has_other_optimizer(frozenset(), self._tensors)
         self._kept = recording
         self._looked_on += 1
@@ -534,18 +533,14 @@ class StepHearer(StepProfiler):
         is_wanted = may_follow(recording) or self._outside.is_looked_for or self._sizes.may_differ
         return self._looked_on <= _MOST_LOOKED_ON and now_s < self._heard_s + self._look_on_s and is_wanted
 
-    def _sweeps_around(self, recording: StepRecording) -> list[Sweep]:
-        """The loops over sizes that the step that has just ended stands in."""
+    def _read_text_around(self, recording: StepRecording) -> None:
+        """Note the loops over sizes that the step that has just ended stands in, and training behind them."""
         from torchledger._torch.user_lines import frames_behind_hook
 
+        frames = list(frames_behind_hook())
         turn = self._found_turn if recording.found_by == "turn" else None
-        return sweeps_around(frames_behind_hook(), turn.around if turn is not None else None)
-
-    def _training_behind(self, recording: StepRecording) -> str | None:
-        """What is to be said of training behind the loop of the step that has just ended."""
-        from torchledger._torch.user_lines import frames_behind_hook
-
-        return trained_behind_note(frames_behind_hook()) if recording.found_by == "optimizer" else None
+        self._sweeps = sweeps_around(frames, turn.around if turn is not None else None)
+        self._trained_behind = trained_behind_note(frames) if recording.found_by == "optimizer" else None
 
     def _is_in_turn(self, now_s: float) -> bool:
         """Whether the steps at hand seem to be parts of a turn, not too long after the last that was heard."""

@@ -7,9 +7,8 @@ import ast
 from collections.abc import Iterable, Iterator, Sequence
 from types import CodeType, FrameType
 
-from torchledger.program_text import LOOPS, PACKAGES, parsed, place_of, statements_of_function
+from torchledger.program_text import FUNCTIONS, LOOPS, PACKAGES, parsed, place_of, statements_of_function
 
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _NOTE = (
     "behind the loop of this step the program trains in another, at {}, whose steps are not priced: if they are the "
     "ones that are meant, plan it without what comes before"
@@ -41,7 +40,7 @@ def _behind(code: CodeType, around: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
     first = max((place for place, each in enumerate(around) if isinstance(each, LOOPS)), default=0)
     tree = parsed(code.co_filename)
     parents: list[ast.AST] = [*around[first + 1 :]]
-    if around and not isinstance(around[-1], _FUNCTIONS) and tree is not None:
+    if around and not isinstance(around[-1], FUNCTIONS) and tree is not None:
         parents.append(tree)
     for each, parent in zip(around[first:], parents, strict=False):
         for block in (getattr(parent, name, []) for name in ("body", "orelse", "finalbody")):
@@ -51,27 +50,25 @@ def _behind(code: CodeType, around: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
 
 def _loops_that_train(statement: ast.stmt, code: CodeType, running: set[str]) -> Iterator[ast.stmt]:
     """Loops in a statement, or in functions of the file that it calls, in which there are gradients and steps."""
-    if isinstance(statement, (*_FUNCTIONS, ast.ClassDef)):
+    if isinstance(statement, (*FUNCTIONS, ast.ClassDef)):
         return
     tree = parsed(code.co_filename)
-    functions = {each.name: each for each in (tree.body if tree is not None else []) if isinstance(each, _FUNCTIONS)}
-    called = {
-        node.func.id for node in ast.walk(statement) if isinstance(node, ast.Call) if isinstance(node.func, ast.Name)
-    }
+    functions = {each.name: each for each in (tree.body if tree is not None else []) if isinstance(each, FUNCTIONS)}
+    calls = (node for node in ast.walk(statement) if isinstance(node, ast.Call))
+    called = {call.func.id for call in calls if isinstance(call.func, ast.Name)}
     for each in (statement, *(functions[name] for name in sorted(called - running) if name in functions)):
         for node in ast.walk(each):
-            if isinstance(node, LOOPS) and "backward" in _methods(node) and _stepped_by(node):
+            if isinstance(node, LOOPS) and any(_calls_of(node, "backward")) and _stepped_by(node):
                 yield node
-
-
-def _methods(node: ast.AST) -> set[str]:
-    return {
-        each.func.attr for each in ast.walk(node) if isinstance(each, ast.Call) if isinstance(each.func, ast.Attribute)
-    }
 
 
 def _stepped_by(node: ast.AST) -> set[str]:
     """What a statement calls ``step`` of, and what it gives that: a gradient scaler steps the optimizer it is given."""
-    calls = (each for each in ast.walk(node) if isinstance(each, ast.Call))
-    steps = [(each, each.func) for each in calls if isinstance(each.func, ast.Attribute) and each.func.attr == "step"]
-    return {ast.unparse(part) for call, function in steps for part in (function.value, *call.args)}
+    return {ast.unparse(part) for owner, call in _calls_of(node, "step") for part in (owner, *call.args)}
+
+
+def _calls_of(node: ast.AST, method: str) -> Iterator[tuple[ast.expr, ast.Call]]:
+    """Calls of a method by its name, each with what it is called of."""
+    for each in ast.walk(node):
+        if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr == method:
+            yield each.func.value, each

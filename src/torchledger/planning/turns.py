@@ -18,15 +18,13 @@ from traceback import walk_stack
 from types import CodeType, FrameType
 from typing import Protocol
 
-from torchledger.program_text import LOOPS, place_of, statements_of_function
+from torchledger.program_text import FUNCTIONS, LOOPS, place_of, statements_of_function
 
 _MOST_STEPS = 32
 """A turn of more steps is an epoch."""
 
 _ALIKE = 1.25
 """So many times another's may be what a turn computes before its steps, in operators."""
-
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 _Place = tuple[int, int]
@@ -253,7 +251,7 @@ def _loops_around(frames: Iterable[tuple[FrameType, int]]) -> Iterator[_Loop]:
         file, code = frame.f_code.co_filename, frame.f_code
         inner: ast.stmt | None = None
         for each in statements_of_function(code, line):
-            if inner is not None and in_loops and isinstance(each, _FUNCTIONS) and each.name == code.co_name:
+            if inner is not None and in_loops and isinstance(each, FUNCTIONS) and each.name == code.co_name:
                 called.append(_Loop(code, _span(each), _span(inner), "", place_of(file, inner)))
             if inner is not None and isinstance(each, LOOPS):
                 around, in_loops = place_of(file, each), True
